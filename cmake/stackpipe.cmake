@@ -1,0 +1,43 @@
+# The project's own compile rules, and the functions that the folders' CMakeLists.txt use.
+
+add_library(stackpipe_flags INTERFACE)
+target_compile_options(stackpipe_flags INTERFACE -Wall -Wextra -Wconversion -Wshadow)
+if(STACKPIPE_WERROR)
+  target_compile_options(stackpipe_flags INTERFACE -Werror)
+endif()
+target_include_directories(stackpipe_flags INTERFACE ${PROJECT_SOURCE_DIR}/include ${PROJECT_SOURCE_DIR}/src)
+
+# stackpipe_library(NAME SOURCE... [LIBS lib...]): one folder of src/ as a static library.
+# Code that is embedded in other programs (EMBEDDED) has no exceptions and no RTTI, and uses libc and libstdc++ alone.
+function(stackpipe_library name)
+  cmake_parse_arguments(arg "EMBEDDED" "" "LIBS" ${ARGN})
+  add_library(${name} STATIC ${arg_UNPARSED_ARGUMENTS})
+  target_link_libraries(${name} PUBLIC stackpipe_flags ${arg_LIBS})
+  if(arg_EMBEDDED)
+    target_compile_options(${name} PRIVATE -fno-exceptions -fno-rtti -ftls-model=initial-exec)
+  endif()
+endfunction()
+
+# stackpipe_test(NAME SOURCE... [LIBS lib...] [LABELS label...]): a GoogleTest program, run by ctest as one test.
+function(stackpipe_test name)
+  cmake_parse_arguments(arg "" "" "LIBS;LABELS" ${ARGN})
+  add_executable(${name} ${arg_UNPARSED_ARGUMENTS})
+  target_link_libraries(${name} PRIVATE stackpipe_flags ${arg_LIBS} GTest::gtest GTest::gtest_main)
+  add_test(NAME ${name} COMMAND ${name})
+  set_tests_properties(${name} PROPERTIES TIMEOUT 300 LABELS "unit;${arg_LABELS}")
+endfunction()
+
+# stackpipe_bench(NAME SOURCE... [LIBS lib...]): a Google Benchmark program.
+function(stackpipe_bench name)
+  cmake_parse_arguments(arg "" "" "LIBS" ${ARGN})
+  add_executable(${name} ${arg_UNPARSED_ARGUMENTS})
+  target_link_libraries(${name} PRIVATE stackpipe_flags ${arg_LIBS} benchmark::benchmark benchmark::benchmark_main)
+endfunction()
+
+# stackpipe_fuzzer(NAME SOURCE... [LIBS lib...]): a libFuzzer target; its corpus is fuzz/corpus/NAME.
+function(stackpipe_fuzzer name)
+  cmake_parse_arguments(arg "" "" "LIBS" ${ARGN})
+  add_executable(${name} ${arg_UNPARSED_ARGUMENTS})
+  target_link_libraries(${name} PRIVATE stackpipe_flags ${arg_LIBS})
+  target_link_options(${name} PRIVATE -fsanitize=fuzzer)
+endfunction()
