@@ -36,9 +36,10 @@ clang      # clang: compiles too
 pretty     # format: formats
 nodejs     # format: runs
 EOF
-  for tool in bash cat cut dirname env grep mkdir nproc python3 rm sed sleep tail touch tr; do
+  for tool in bash cat cut dirname env grep mkdir nproc rm sed sleep tail touch tr; do
     ln -s "$(command -v "$tool")" "$bin/$tool"
   done
+  fake python3 "PATH='$PATH' exec python3 \"\$@\""
   fake id 'echo 0'
   fake dpkg-query "for name in \"\${@:3}\"; do
     if [[ ' $1 ' == *\" \$name \"* ]]; then echo \"\$name installed\"; else echo \"\$name not-installed\"; fi
