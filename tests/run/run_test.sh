@@ -131,6 +131,13 @@ run_in_machine build dev
 check SecondBuildDoesNotConfigure '$status == 0 && $(called cmake | grep -c -- "--preset dev -D") == 1'
 check BuildIsQuietInAPipe '-z $output'
 
+machine 'compiler'
+mkdir -p "$scratch/tree/build/dev"
+touch "$scratch/tree/build/dev/build.ninja"
+echo 'cmake --preset dev -DSTACKPIPE_WERROR=OFF' >"$scratch/tree/build/dev/configured"
+run_in_machine build dev
+check NewPackagesConfigureAgain '$(called cmake | grep -c -- "--preset dev -D") == 1'
+
 machine 'compiler ninja'
 run_in_machine build release
 CI=true PATH=$bin "$scratch/tree/run" build release
