@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT
 //
-// Steps through native frames by call frame information (CFI) that was compiled ahead of time into compact sorted
-// tables, one for each loaded object, so that a signal handler can walk without dl_iterate_phdr, locks or malloc.
+// Steps through native frames by call frame information (CFI) that was compiled ahead of time into compact
+// sorted tables, one for each loaded object, so that a signal handler can walk without dl_iterate_phdr, locks
+// or malloc.
 //
 //   outside handlers:  unwinder.Refresh();                      // objects came or went
 //   in a handler:      unwinder.Step(&regs, bounds, is_caller)  // one frame up
@@ -10,6 +11,7 @@
 #ifndef STACKPIPE_UNWIND_NATIVE_UNWINDER_H_
 #define STACKPIPE_UNWIND_NATIVE_UNWINDER_H_
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -31,59 +33,74 @@ struct StackBounds {
 
 // Why a walk, or a step, ended. The values are written to traces (docs/formats/stackpipe-provider.md).
 enum class StopReason : std::uint8_t {
-  kComplete = 0,       // the outermost frame: CFI says that there is no return address, or it is 0
+  kComplete = 0,  // the outermost frame: CFI says that there is no return address, or it is 0
   kDepth = 1,
-  kUnknownCode = 2,    // no CFI for this pc
-  kBadMemory = 3,      // the CFI points outside the stack
-  kNoProgress = 4,     // the new sp is not above the old one
-  kForeignStack = 5,   // sp is not inside the thread's stack
+  kUnknownCode = 2,   // no CFI for this pc
+  kBadMemory = 3,     // the CFI points outside the stack
+  kNoProgress = 4,    // the new sp is not above the old one
+  kForeignStack = 5,  // sp is not inside the thread's stack
   kRuntimeWalker = 6,
   kNotWalked = 7,
 };
 
 // What is known of a native pc, for naming it. Not for handlers.
 struct NativeSymbol {
-  std::string object_path;            // "/usr/lib/libmonosgen-2.0.so.1", "[vdso]"
-  std::uint64_t object_id = 0;        // unique per load of an object in this process, never reused
-  std::uintptr_t object_start = 0;    // lowest mapped address
+  std::string object_path;          // "/usr/lib/libmonosgen-2.0.so.1", "[vdso]"
+  std::uint64_t object_id = 0;      // unique per load of an object in this process, never reused
+  std::uintptr_t object_start = 0;  // lowest mapped address
   std::uintptr_t object_end = 0;
   std::uintptr_t function_start = 0;  // from the symbol where there is one, else from CFI, else 0
   std::uintptr_t function_end = 0;
-  std::string function;               // demangled; empty = no symbol covers the pc: then say module+offset
+  std::string function;  // demangled; empty = no symbol covers the pc: then say module+offset
   std::uint8_t build_id[20] = {};
   std::uint8_t build_id_size = 0;
 };
 
+struct NativeUnwinderOptions {
+  // Use .debug_frame where an object has no .eh_frame. Off: such objects are mostly AOT images, whose frames
+  // their runtime walks, and their tables are large.
+  bool use_debug_frame = false;
+};
+
+struct UnwindSnapshot;
+
 class NativeUnwinder {
  public:
-  NativeUnwinder();
+  explicit NativeUnwinder(const NativeUnwinderOptions& options = {});
+  // No handler may be in Step any more.
   ~NativeUnwinder();
   NativeUnwinder(const NativeUnwinder&) = delete;
   NativeUnwinder& operator=(const NativeUnwinder&) = delete;
 
-  // Brings the tables up to date with the objects that are loaded now. Cheap if nothing changed (it compares the
-  // loader's counters). Any thread but not in a handler; calls exclude one another. Objects' files are read, not their
-  // memory (a dlclose may run at the same time); an object whose file is not what is mapped is left without tables.
-  // `quiescent` tells that no handler that began before the previous Refresh is still running: tables retired
-  // then are freed.
+  // Brings the tables up to date with the objects that are loaded now. Cheap if nothing changed (it compares
+  // the loader's counters). Any thread but not in a handler; calls exclude one another. Objects' files are
+  // read, not their memory (a dlclose may run at the same time); an object whose file is not what is mapped
+  // is left without tables. `quiescent` tells that no handler that began before the previous Refresh is still
+  // running: tables retired then are freed.
   Status Refresh(bool quiescent);
 
   // True if the loader's counters say that Refresh would find a change. Not for handlers.
   bool Stale() const;
 
-  // Replaces `*regs` by those of the caller. `is_caller` is true if regs->pc is a return address (the CFI of pc - 1
-  // holds) and false for a leaf or a signal-interrupted frame; on return it says how to treat the new pc.
-  // AS-safe: no lock, no allocation, bounded steps, errno kept.
-  // Returns true for a step; else false, with `*reason`, and `*regs` untouched.
+  // Replaces `*regs` by those of the caller. `is_caller` is true if regs->pc is a return address (the CFI of
+  // pc - 1 holds) and false for a leaf or a signal-interrupted frame; on return it says how to treat the new
+  // pc. AS-safe: no lock, no allocation, bounded steps, errno kept. Returns true for a step; else false, with
+  // `*reason`, and `*regs` untouched.
   bool Step(Registers* regs, bool* is_caller, const StackBounds& bounds, StopReason* reason) const noexcept;
 
-  // Names a native pc from the object's file (symtab, dynsym, CFI). Not for handlers. False: no loaded object has it.
-  // Never guesses: a symbol counts only if pc lies inside [st_value, st_value + st_size).
-  // Also finds objects that were unloaded since, if `pc` was theirs and nothing else has taken the address.
+  // Names a native pc from the object's file (symtab, dynsym, CFI). Not for handlers. False: no loaded object
+  // has it. Never guesses: a symbol counts only if pc lies inside [st_value, st_value + st_size). Also finds
+  // objects that were unloaded since, if `pc` was theirs and nothing else has taken the address.
   bool Symbolize(std::uintptr_t pc, NativeSymbol* out) const;
 
  private:
   struct Impl;
+
+  // The tables in force. Invariant: what this points to, and all that hangs on it, is constant until it is
+  // freed, and is freed only by a Refresh(true) that comes after the Refresh which replaced it, or by the
+  // destructor. Pairs: Refresh stores (release), Step loads (acquire), once for each step.
+  std::atomic<const UnwindSnapshot*> snapshot_;
+  static_assert(std::atomic<const UnwindSnapshot*>::is_always_lock_free);
   std::unique_ptr<Impl> impl_;
 };
 

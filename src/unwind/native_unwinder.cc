@@ -1,0 +1,311 @@
+// SPDX-License-Identifier: MIT
+//
+// NativeUnwinder's part outside handlers: which objects are loaded, their tables, their names. step.cc has
+// the rest.
+#include "unwind/native_unwinder.h"
+
+#include <limits.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstring>
+#include <mutex>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "unwind/cfi_compiler.h"
+#include "unwind/elf_image.h"
+#include "unwind/loaded_objects.h"
+#include "unwind/symbol_table.h"
+#include "unwind/unwind_snapshot.h"
+
+namespace stackpipe {
+namespace {
+
+constexpr std::uintptr_t kPageSize = 4096;
+
+// What is read of an object's file when something in it is named for the first time.
+struct ObjectNames {
+  SymbolTable symbols;
+  std::vector<AddressRange> functions;  // by CFI
+};
+
+// One load of an object.
+struct Object {
+  LoadedObject loaded;
+  std::uint64_t id = 0;
+  std::string path;       // what NativeSymbol says
+  std::string open_path;  // what is opened
+  FileIdentity identity;
+  bool verified = false;  // the file is what is mapped
+  std::uint8_t build_id[20] = {};
+  std::uint8_t build_id_size = 0;
+  std::vector<std::uint8_t> image;        // of the vdso, which has no file
+  std::vector<AddressRange> mapped;       // memory, whole pages
+  std::shared_ptr<const CfiTable> table;  // null: none
+  std::unique_ptr<ObjectNames> names;     // null: not read yet
+
+  std::uintptr_t start() const { return mapped.front().start; }
+  std::uintptr_t end() const { return mapped.back().end; }
+  bool Holds(std::uintptr_t pc) const {
+    return std::any_of(mapped.begin(), mapped.end(),
+                       [&](const AddressRange& range) { return pc >= range.start && pc < range.end; });
+  }
+  // Opens the image again.
+  bool Open(ElfImage* elf) const {
+    return image.empty() ? elf->OpenFile(open_path.c_str()) : elf->OpenBytes(image.data(), image.size());
+  }
+};
+
+std::string ReadLink(const std::string& path) {
+  char target[PATH_MAX];
+  const ssize_t size = readlink(path.c_str(), target, sizeof target);
+  return size > 0 ? std::string(target, static_cast<std::size_t>(size)) : std::string();
+}
+
+bool SameSegments(const std::vector<Elf64_Phdr>& a, const std::vector<Elf64_Phdr>& b) {
+  return a.size() == b.size() && (a.empty() || std::memcmp(a.data(), b.data(), a.size() * sizeof a[0]) == 0);
+}
+
+// Segments in memory, sorted, as whole pages.
+std::vector<AddressRange> MappedRanges(const LoadedObject& loaded) {
+  std::vector<AddressRange> ranges;
+  for (const Elf64_Phdr& segment : loaded.segments) {
+    if (segment.p_type != PT_LOAD || segment.p_memsz == 0) continue;
+    const std::uintptr_t start = loaded.bias + segment.p_vaddr;
+    ranges.push_back(
+        {start & ~(kPageSize - 1), (start + segment.p_memsz + kPageSize - 1) & ~(kPageSize - 1)});
+  }
+  std::sort(ranges.begin(), ranges.end(),
+            [](const AddressRange& a, const AddressRange& b) { return a.start < b.start; });
+  return ranges;
+}
+
+}  // namespace
+
+struct NativeUnwinder::Impl {
+  // Objects that went are remembered up to this many, for Symbolize.
+  static constexpr std::size_t kGoneMax = 4096;
+
+  NativeUnwinderOptions options;
+  mutable std::mutex objects_mutex;  // guards all below
+  bool listed = false;               // counters and live are valid
+  LoaderCounters counters;
+  std::vector<std::unique_ptr<Object>> live;
+  std::vector<std::unique_ptr<Object>> gone;  // newest last; without tables
+  std::vector<std::unique_ptr<const UnwindSnapshot>> retired;
+  std::uint64_t next_id = 1;
+
+  bool LoadFrames(const ElfImage& elf, FrameSection* frames) const {
+    return elf.LoadEhFrame(frames) || (options.use_debug_frame && elf.LoadDebugFrame(frames));
+  }
+
+  void LoadTable(const ElfImage& elf, Object* object) const {
+    FrameSection frames;
+    if (!LoadFrames(elf, &frames)) return;
+    auto table = std::make_shared<const CfiTable>(CompileCfi(frames.section, elf.CodeRanges()));
+    if (!table->empty()) object->table = std::move(table);
+  }
+
+  // Null: nothing is mapped for it.
+  std::unique_ptr<Object> LoadObject(LoadedObject loaded) {
+    auto object = std::make_unique<Object>();
+    object->loaded = std::move(loaded);
+    object->mapped = MappedRanges(object->loaded);
+    if (object->mapped.empty()) return nullptr;
+    object->id = next_id++;
+    const bool is_program = object->loaded.name.empty();
+    object->open_path = is_program ? "/proc/self/exe" : object->loaded.name;
+    object->path = is_program ? ReadLink(object->open_path) : object->loaded.name;
+    ElfImage elf;
+    if (!elf.OpenFile(object->open_path.c_str())) return object;
+    object->identity = elf.identity();
+    object->verified = CompareWithMemory(elf, object->loaded) == ImageMatch::kSame;
+    if (!object->verified) return object;
+    object->build_id_size = elf.BuildId(object->build_id);
+    LoadTable(elf, object.get());
+    return object;
+  }
+
+  std::unique_ptr<Object> LoadVdso() {
+    auto object = std::make_unique<Object>();
+    std::uintptr_t start = 0;
+    ElfImage elf;
+    if (!CopyVdso(&start, &object->image) || !elf.OpenBytes(object->image.data(), object->image.size())) {
+      return nullptr;
+    }
+    object->loaded.name = object->path = "[vdso]";
+    object->loaded.bias = start;  // its addresses begin at 0
+    object->loaded.segments = elf.segments();
+    object->mapped = MappedRanges(object->loaded);
+    if (object->mapped.empty() || object->start() != start) return nullptr;
+    object->id = next_id++;
+    object->verified = true;
+    object->build_id_size = elf.BuildId(object->build_id);
+    LoadTable(elf, object.get());
+    return object;
+  }
+
+  // True if `object` is the very load that the loader lists now. Without unloads since, the same address says
+  // so. Else it may have been unloaded and something else, or the same file, loaded in its place.
+  bool IsStill(const Object& object, const LoadedObject& listed_now, bool nothing_unloaded) const {
+    if (object.loaded.bias != listed_now.bias || object.loaded.name != listed_now.name ||
+        !SameSegments(object.loaded.segments, listed_now.segments)) {
+      return false;
+    }
+    if (nothing_unloaded) return true;
+    ElfImage elf;
+    return object.verified && elf.OpenFile(object.open_path.c_str()) && elf.identity() == object.identity &&
+           CompareWithMemory(elf, listed_now) == ImageMatch::kSame;
+  }
+
+  std::unique_ptr<const UnwindSnapshot> MakeSnapshot() const {
+    auto snapshot = std::make_unique<UnwindSnapshot>();
+    for (const auto& object : live) {
+      if (object->table == nullptr) continue;
+      snapshot->tables.push_back(object->table);
+      for (const Elf64_Phdr& segment : object->loaded.segments) {
+        if (segment.p_type != PT_LOAD || (segment.p_flags & PF_X) == 0) continue;
+        const std::uintptr_t start = object->loaded.bias + segment.p_vaddr;
+        snapshot->segments.push_back(
+            {start, start + segment.p_memsz, object->loaded.bias, object->table.get()});
+      }
+    }
+    std::sort(snapshot->segments.begin(), snapshot->segments.end(),
+              [](const auto& a, const auto& b) { return a.start < b.start; });
+    for (const auto& segment : snapshot->segments) snapshot->starts.push_back(segment.start);
+    return snapshot;
+  }
+
+  void Remember(std::unique_ptr<Object> object) {
+    object->table.reset();
+    gone.push_back(std::move(object));
+  }
+
+  // Forgets gone objects that no address can lead to any more, and the oldest above the limit.
+  void TrimGone() {
+    const auto is_hidden = [&](std::size_t index) {
+      const Object& object = *gone[index];
+      const auto covers = [&](const std::unique_ptr<Object>& other) {
+        return other->mapped.size() == 1 ? other->start() <= object.start() && object.end() <= other->end()
+                                         : other->start() == object.start() &&
+                                               SameSegments(other->loaded.segments, object.loaded.segments);
+      };
+      return std::any_of(gone.begin() + static_cast<std::ptrdiff_t>(index) + 1, gone.end(), covers) ||
+             std::any_of(live.begin(), live.end(), covers);
+    };
+    std::vector<std::unique_ptr<Object>> kept;
+    const std::size_t first = gone.size() > kGoneMax ? gone.size() - kGoneMax : 0;
+    for (std::size_t i = first; i < gone.size(); ++i) {
+      if (!is_hidden(i)) kept.push_back(std::move(gone[i]));
+    }
+    gone = std::move(kept);
+  }
+
+  void LoadNames(Object* object) const {
+    object->names = std::make_unique<ObjectNames>();
+    ElfImage elf;
+    if (!object->verified || !object->Open(&elf) || !(elf.identity() == object->identity)) return;
+    object->names->symbols.Load(elf);
+    FrameSection frames;
+    if (elf.LoadEhFrame(&frames) || elf.LoadDebugFrame(&frames)) {
+      object->names->functions = ListFunctions(frames.section, elf.CodeRanges());
+    }
+  }
+
+  Object* FindObject(std::uintptr_t pc) const {
+    for (const auto& object : live) {
+      if (object->Holds(pc)) return object.get();
+    }
+    for (auto at = gone.rbegin(); at != gone.rend(); ++at) {
+      if ((*at)->Holds(pc)) return at->get();
+    }
+    return nullptr;
+  }
+};
+
+NativeUnwinder::NativeUnwinder(const NativeUnwinderOptions& options)
+    : snapshot_(new UnwindSnapshot), impl_(std::make_unique<Impl>()) {
+  impl_->options = options;
+}
+
+NativeUnwinder::~NativeUnwinder() { delete snapshot_.load(std::memory_order_relaxed); }
+
+bool NativeUnwinder::Stale() const {
+  const LoaderCounters now = ReadLoaderCounters();
+  std::lock_guard lock(impl_->objects_mutex);
+  return !impl_->listed || !(now == impl_->counters);
+}
+
+Status NativeUnwinder::Refresh(bool quiescent) {
+  Impl& impl = *impl_;
+  std::lock_guard lock(impl.objects_mutex);
+  // All of these were retired by an earlier Refresh, so only handlers from before that one could see them.
+  if (quiescent) impl.retired.clear();
+  if (impl.listed && ReadLoaderCounters() == impl.counters) return Status();
+
+  std::vector<LoadedObject> listed;
+  LoaderCounters counters;
+  ListLoadedObjects(&listed, &counters);
+  const bool nothing_unloaded = impl.listed && counters.subs == impl.counters.subs;
+  std::vector<std::unique_ptr<Object>> before = std::move(impl.live);
+  impl.live.clear();
+  for (LoadedObject& loaded : listed) {
+    const auto old = std::find_if(before.begin(), before.end(), [&](const std::unique_ptr<Object>& object) {
+      return object != nullptr && impl.IsStill(*object, loaded, nothing_unloaded);
+    });
+    std::unique_ptr<Object> object =
+        old != before.end() ? std::move(*old) : impl.LoadObject(std::move(loaded));
+    if (object != nullptr) impl.live.push_back(std::move(object));
+  }
+  const auto vdso = std::find_if(before.begin(), before.end(), [](const std::unique_ptr<Object>& object) {
+    return object != nullptr && !object->image.empty();
+  });
+  std::unique_ptr<Object> object = vdso != before.end() ? std::move(*vdso) : impl.LoadVdso();
+  if (object != nullptr) impl.live.push_back(std::move(object));
+  for (auto& left : before) {
+    if (left != nullptr) impl.Remember(std::move(left));
+  }
+  impl.TrimGone();
+  impl.counters = counters;
+  impl.listed = true;
+
+  std::unique_ptr<const UnwindSnapshot> snapshot = impl.MakeSnapshot();
+  impl.retired.emplace_back(snapshot_.exchange(snapshot.release(), std::memory_order_acq_rel));
+  return Status();
+}
+
+bool NativeUnwinder::Symbolize(std::uintptr_t pc, NativeSymbol* out) const {
+  std::lock_guard lock(impl_->objects_mutex);
+  Object* object = impl_->FindObject(pc);
+  if (object == nullptr) return false;
+  if (object->names == nullptr) impl_->LoadNames(object);
+  *out = NativeSymbol();
+  out->object_path = object->path;
+  out->object_id = object->id;
+  out->object_start = object->start();
+  out->object_end = object->end();
+  out->build_id_size = object->build_id_size;
+  std::memcpy(out->build_id, object->build_id, sizeof out->build_id);
+
+  const std::uintptr_t bias = object->loaded.bias;
+  const std::uint64_t address = pc - bias;
+  if (const SymbolTable::Symbol* symbol = object->names->symbols.Find(address)) {
+    out->function_start = bias + symbol->start;
+    out->function_end = bias + symbol->end;
+    out->function = Demangle(object->names->symbols.NameOf(*symbol));
+    return true;
+  }
+  const auto& functions = object->names->functions;
+  auto function =
+      std::upper_bound(functions.begin(), functions.end(), address,
+                       [](std::uint64_t value, const AddressRange& range) { return value < range.start; });
+  if (function != functions.begin() && address < (--function)->end) {
+    out->function_start = bias + function->start;
+    out->function_end = bias + function->end;
+  }
+  return true;
+}
+
+}  // namespace stackpipe
