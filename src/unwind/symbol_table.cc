@@ -37,7 +37,7 @@ std::uint8_t RankOf(const Elf64_Sym& symbol) {
 }  // namespace
 
 void SymbolTable::Load(const ElfImage& image) {
-  for (const std::uint32_t type : {SHT_SYMTAB, SHT_DYNSYM}) {
+  for (const unsigned type : {unsigned{SHT_SYMTAB}, unsigned{SHT_DYNSYM}}) {
     if (const Elf64_Shdr* section = image.FindSectionByType(type)) Append(image, *section);
   }
   std::sort(symbols_.begin(), symbols_.end(), [](const Symbol& a, const Symbol& b) {
