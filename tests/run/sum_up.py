@@ -4,9 +4,9 @@
 
 usage: sum_up.py [--no-skips] PRESET=FILE...
 
-A ctest entry may be a GoogleTest program with many cases, or a script whose last line is
-"N passed, N failed, N skipped" (it says "FAILED case" and "skipped case: reason" on lines before);
-anything else is one case. Prints the output of what failed, a line with the
+A ctest entry may be a program with many cases: of GoogleTest, of Python's unittest (with verbosity=2), or a script
+whose last line is "N passed, N failed, N skipped" (it says "FAILED case" and "skipped case: reason" on lines before).
+Anything else is one case. Prints the output of what failed, a line with the
 reason for each skipped case, and as the last line the sums. Exits with 1 if a case failed. A FILE that is not
 there (the build failed) is one failure. With --no-skips each skipped case is a failure.
 """
@@ -20,6 +20,9 @@ OUTPUT_LINES_MAX = 60
 
 CASE_END = re.compile(r"\[ +(OK|FAILED|SKIPPED) +\] (\S+?)(?:, where .*)? \(\d+ ms\)$")
 CASE_BEGIN = re.compile(r"\[ RUN +\] (\S+)$")
+UNITTEST_SUMS = re.compile(r"Ran (\d+) tests? in ")
+UNITTEST_FAILED = re.compile(r"(?:FAIL|ERROR): (.*)$")
+UNITTEST_SKIPPED = re.compile(r"(?:(\S+) .*)?\.\.\. skipped (['\"])(.*)\2$")
 SUMS = re.compile(r"(\d+) passed, (\d+) failed, (\d+) skipped$")
 SKIPPED_LINE = re.compile(r"skipped (.*)$")
 
@@ -54,6 +57,24 @@ def read_gtest(lines):
     return result
 
 
+def read_unittest(lines):
+    """Reads the output of Python's unittest; None if it is not."""
+    ran = [int(found[1]) for found in map(UNITTEST_SUMS.match, lines) if found]
+    if not ran:
+        return None
+    result = Result()
+    for at, line in enumerate(lines):
+        if failed := UNITTEST_FAILED.match(line):
+            end = next((i for i in range(at, len(lines)) if lines[i].startswith(("=====", "Ran "))), None)
+            result.failed.append((failed[1], lines[at + 1 : end]))
+        elif skipped := UNITTEST_SKIPPED.match(line):
+            result.skipped.append((skipped[1] or "", skipped[3]))
+    # A class that fails or skips as a whole (setUpClass) is not among the tests that ran.
+    others = [name for name, _ in result.failed + result.skipped if not name.startswith(("setUp", "tearDown"))]
+    result.passed = ran[-1] - len(others)
+    return result
+
+
 def read_sums(lines):
     """Reads the output of a script that counts its own cases; None if it does not."""
     sums = SUMS.match(lines[-1]) if lines else None
@@ -81,7 +102,7 @@ def read_entry(entry):
         result.skipped.append(("", lines[-1] or "no reason given"))
     elif any(CASE_BEGIN.search(line) for line in lines):
         result = read_gtest(lines)
-    elif counted := read_sums(lines):
+    elif counted := read_unittest(lines) or read_sums(lines):
         result = counted
     elif status == "run":
         result.passed = 1

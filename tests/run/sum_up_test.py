@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""Tests of sum_up.py, on results as ctest 3.25 and GoogleTest 1.12 write them."""
+"""Tests of sum_up.py, on results as ctest 3.25 and GoogleTest 1.12 and Python 3.11 write them."""
 
 import os
 import subprocess
@@ -56,6 +56,29 @@ GTEST_CRASHED = """[ RUN      ] A.One
 [ RUN      ] A.Two
 last words
 """
+UNITTEST = """test_crash (__main__.A.test_crash) ... ERROR
+test_fail (__main__.A.test_fail)
+What it is about. ... FAIL
+test_ok (__main__.A.test_ok) ... ok
+test_skip (__main__.A.test_skip) ... skipped "node isn't here"
+setUpClass (__main__.B) ... skipped 'needs mono'
+
+======================================================================
+ERROR: test_crash (__main__.A.test_crash)
+----------------------------------------------------------------------
+RuntimeError: no
+
+======================================================================
+FAIL: test_fail (__main__.A.test_fail)
+What it is about.
+----------------------------------------------------------------------
+AssertionError: 1 != 2
+
+----------------------------------------------------------------------
+Ran 4 tests in 0.001s
+
+FAILED (failures=1, errors=1, skipped=2)
+"""
 
 
 class SumUpTest(unittest.TestCase):
@@ -100,6 +123,13 @@ class SumUpTest(unittest.TestCase):
         self.check(result, 1, "1 passed, 1 failed, 1 skipped")
         self.assertIn("FAILED release: some_test Second", result[1])
         self.assertIn("skipped release: some_test: Third: needs node", result[1])
+
+    def test_counts_cases_of_unittest(self):
+        result = sum_up(entry(UNITTEST, status="fail"))
+        self.check(result, 1, "1 passed, 2 failed, 2 skipped")
+        self.assertIn("FAILED release: some_test test_fail (__main__.A.test_fail)", result[1])
+        self.assertIn("  | AssertionError: 1 != 2", result[1])
+        self.assertIn("skipped release: some_test test_skip: node isn't here", result[1])
 
     def test_a_skip_can_be_a_failure(self):
         result = sum_up(entry(GTEST_SKIPPED), options=["--no-skips"])
