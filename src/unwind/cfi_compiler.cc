@@ -157,55 +157,64 @@ struct HashOf {
   }
 };
 
-// Collects rows and the rules that they name.
+// Collects stretches of code and the shapes and extended rules that they name.
 class TableBuilder {
  public:
-  static constexpr std::uint32_t kUnknown = 0;
+  TableBuilder() { shapes_.emplace_back(); }
 
-  TableBuilder() { rules_.emplace_back(); }
-
-  // From `address` on, `rule` holds. Addresses ascend.
-  void Append(std::uint64_t address, std::uint32_t rule) {
-    if (!rows_.empty() && rows_.back().address == address) rows_.pop_back();
-    if (!rows_.empty() && rows_.back().rule == rule) return;
-    rows_.push_back({address, rule});
+  // From `address` on, `row` holds. Addresses ascend.
+  void Append(std::uint64_t address, CfiRow row) {
+    if (!code_.empty() && code_.back().address == address) code_.pop_back();
+    if (!code_.empty() && code_.back().row.bits == row.bits) return;
+    code_.push_back({address, row});
   }
 
-  std::uint32_t Intern(const CfiRule& rule) {
-    const auto [at, is_new] = rule_ids_.try_emplace(rule, static_cast<std::uint32_t>(rules_.size()));
-    if (is_new) rules_.push_back(rule);
-    return at->second;
+  // False: there are too many shapes.
+  bool MakeRow(const CfiShape& shape, std::uint32_t number, CfiRow* row) {
+    auto at = shape_ids_.find(shape);
+    if (at == shape_ids_.end()) {
+      if (shapes_.size() > CfiRow::kShapeMax) return false;
+      at = shape_ids_.emplace(shape, static_cast<std::uint32_t>(shapes_.size())).first;
+      shapes_.push_back(shape);
+    }
+    row->bits = (at->second << CfiRow::kNumberBits) | number;
+    return true;
   }
 
-  std::uint32_t Intern(const CfiExtendedRule& extended) {
-    const auto [at, is_new] =
-        extended_ids_.try_emplace(extended, static_cast<std::int32_t>(extended_.size()));
-    if (is_new) extended_.push_back(extended);
-    CfiRule rule;
-    rule.kind = CfiRule::Kind::kExtended;
-    rule.offset = at->second;
-    return Intern(rule);
+  bool MakeRow(const CfiExtendedRule& extended, CfiRow* row) {
+    auto at = extended_ids_.find(extended);
+    if (at == extended_ids_.end()) {
+      at = extended_ids_.emplace(extended, static_cast<std::uint32_t>(extended_.size())).first;
+      extended_.push_back(extended);
+    }
+    CfiShape shape;
+    shape.kind = CfiShape::Kind::kExtended;
+    shape.first_extended = at->second & ~CfiRow::kNumberMax;
+    return MakeRow(shape, at->second & CfiRow::kNumberMax, row);
   }
 
-  CfiTable Finish() { return CfiTable(rows_, std::move(rules_), std::move(extended_)); }
+  CfiTable Finish() { return CfiTable(code_, std::move(shapes_), std::move(extended_)); }
 
  private:
-  std::vector<CfiTable::Row> rows_;
-  std::vector<CfiRule> rules_;
+  std::vector<CfiTable::Stretch> code_;
+  std::vector<CfiShape> shapes_;
   std::vector<CfiExtendedRule> extended_;
-  std::unordered_map<CfiRule, std::uint32_t, HashOf<CfiRule>> rule_ids_;
-  std::unordered_map<CfiExtendedRule, std::int32_t, HashOf<CfiExtendedRule>> extended_ids_;
+  std::unordered_map<CfiShape, std::uint32_t, HashOf<CfiShape>> shape_ids_;
+  std::unordered_map<CfiExtendedRule, std::uint32_t, HashOf<CfiExtendedRule>> extended_ids_;
 };
 
-// ---- From a row's state to a rule
-// -------------------------------------------------------------------------------
+// ---- From a row's state to a row
+// ---------------------------------------------------------------------------------
 
 // False: not that simple.
-bool ToPlainRule(const RowState& state, CfiRule* rule) {
+bool ToPlainRow(const RowState& state, TableBuilder* builder, CfiRow* row) {
   using Kind = RegisterState::Kind;
+  CfiShape shape;
+  shape.kind = CfiShape::Kind::kPlain;
   if (state.cfa.kind != CfaState::Kind::kRegister) return false;
-  if (!ToCfiRegister(state.cfa.dwarf_register, &rule->cfa_register)) return false;
-  if (!ToInt32(state.cfa.offset, &rule->offset)) return false;
+  if (!ToCfiRegister(state.cfa.dwarf_register, &shape.cfa_register)) return false;
+  if (state.cfa.offset < 0 || state.cfa.offset % 8 != 0 || state.cfa.offset / 8 > CfiRow::kNumberMax)
+    return false;
   const RegisterState& rip = state.registers[kDwarfRip];
   if (rip.kind != Kind::kAtCfa || rip.number != -8) return false;
   if (state.registers[kDwarfRsp].kind != Kind::kUnset) return false;
@@ -216,11 +225,10 @@ bool ToPlainRule(const RowState& state, CfiRule* rule) {
     const std::int64_t slot = saved.number / 8;
     // A slot at or above the CFA is the caller's own.
     if (slot >= 0 || slot < std::numeric_limits<std::int8_t>::min()) return false;
-    rule->saved[i] = static_cast<std::int8_t>(slot);
-    rule->lowest_slot = std::min(rule->lowest_slot, rule->saved[i]);
+    shape.saved[i] = static_cast<std::int8_t>(slot);
+    shape.depth = std::max(shape.depth, static_cast<std::uint16_t>(-8 * slot));
   }
-  rule->kind = CfiRule::Kind::kPlain;
-  return true;
+  return builder->MakeRow(shape, static_cast<std::uint32_t>(state.cfa.offset / 8), row);
 }
 
 // False: it cannot be expressed.
@@ -295,17 +303,17 @@ bool ToExtendedRule(const RowState& state, bool signal_frame, CfiExtendedRule* r
   return true;
 }
 
-std::uint32_t ToRule(const RowState& state, bool signal_frame, TableBuilder* builder) {
+CfiRow ToRow(const RowState& state, bool signal_frame, TableBuilder* builder) {
+  CfiRow row;
   if (state.registers[kDwarfRip].kind == RegisterState::Kind::kUndefined) {
-    CfiRule end;
-    end.kind = CfiRule::Kind::kEnd;
-    return builder->Intern(end);
+    CfiShape end;
+    end.kind = CfiShape::Kind::kEnd;
+    return builder->MakeRow(end, 0, &row) ? row : CfiRow();
   }
-  CfiRule plain;
-  if (!signal_frame && ToPlainRule(state, &plain)) return builder->Intern(plain);
+  if (!signal_frame && ToPlainRow(state, builder, &row)) return row;
   CfiExtendedRule extended;
-  if (ToExtendedRule(state, signal_frame, &extended)) return builder->Intern(extended);
-  return TableBuilder::kUnknown;
+  if (ToExtendedRule(state, signal_frame, &extended) && builder->MakeRow(extended, &row)) return row;
+  return CfiRow();
 }
 
 // ---- Running CFI programs
@@ -324,18 +332,18 @@ class ProgramRunner {
     in_common_ = false;
     good = good && RunProgram(fde_.program);
     if (good) {
-      Emit(fde_.end, ToRule(state_, fde_.common.signal_frame, builder_));
+      Emit(fde_.end, ToRow(state_, fde_.common.signal_frame, builder_));
     } else {
-      Emit(fde_.end, TableBuilder::kUnknown);
+      Emit(fde_.end, CfiRow());
     }
-    builder_->Append(end_, TableBuilder::kUnknown);
+    builder_->Append(end_, CfiRow());
   }
 
  private:
-  // From location_ up to `next`, `rule` holds.
-  void Emit(std::uint64_t next, std::uint32_t rule) {
+  // From location_ up to `next`, `row` holds.
+  void Emit(std::uint64_t next, CfiRow row) {
     if (next > start_ && location_ < end_ && location_ < next) {
-      builder_->Append(std::max(location_, start_), rule);
+      builder_->Append(std::max(location_, start_), row);
     }
     location_ = next;
   }
@@ -343,7 +351,7 @@ class ProgramRunner {
   // False if the address is not ahead.
   bool AdvanceTo(std::uint64_t next) {
     if (in_common_ || next < location_) return false;
-    if (next > location_) Emit(next, ToRule(state_, fde_.common.signal_frame, builder_));
+    if (next > location_) Emit(next, ToRow(state_, fde_.common.signal_frame, builder_));
     return true;
   }
 

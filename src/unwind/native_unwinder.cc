@@ -168,8 +168,7 @@ struct NativeUnwinder::Impl {
       for (const Elf64_Phdr& segment : object->loaded.segments) {
         if (segment.p_type != PT_LOAD || (segment.p_flags & PF_X) == 0) continue;
         const std::uintptr_t start = object->loaded.bias + segment.p_vaddr;
-        snapshot->segments.push_back(
-            {start, start + segment.p_memsz, object->loaded.bias, object->table.get()});
+        snapshot->segments.push_back({start, segment.p_memsz, object->table->View(object->loaded.bias)});
       }
     }
     std::sort(snapshot->segments.begin(), snapshot->segments.end(),

@@ -64,6 +64,12 @@ struct NativeUnwinderOptions {
 
 struct UnwindSnapshot;
 
+// Makes the steps of one walk faster: the next frame's code is mostly in the object of the last one. Lives on
+// the stack of one run of a handler and dies with it, as what it points to may be freed afterwards.
+struct StepHint {
+  const void* segment = nullptr;
+};
+
 class NativeUnwinder {
  public:
   explicit NativeUnwinder(const NativeUnwinderOptions& options = {});
@@ -86,7 +92,9 @@ class NativeUnwinder {
   // pc - 1 holds) and false for a leaf or a signal-interrupted frame; on return it says how to treat the new
   // pc. AS-safe: no lock, no allocation, bounded steps, errno kept. Returns true for a step; else false, with
   // `*reason`, and `*regs` untouched.
-  bool Step(Registers* regs, bool* is_caller, const StackBounds& bounds, StopReason* reason) const noexcept;
+  // `hint` (may be null) is passed to each step of the walk.
+  bool Step(Registers* regs, bool* is_caller, const StackBounds& bounds, StopReason* reason,
+            StepHint* hint = nullptr) const noexcept;
 
   // Names a native pc from the object's file (symtab, dynsym, CFI). Not for handlers. False: no loaded object
   // has it. Never guesses: a symbol counts only if pc lies inside [st_value, st_value + st_size). Also finds

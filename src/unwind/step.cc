@@ -2,7 +2,8 @@
 //
 // NativeUnwinder::Step: the part that runs in signal handlers. It reads immutable tables and the stack, and
 // calls nothing outside this file and the headers' inline functions.
-#include <bit>
+#include <cstddef>
+#include <cstring>
 
 #include "unwind/native_unwinder.h"
 #include "unwind/unwind_snapshot.h"
@@ -23,10 +24,11 @@ constexpr std::uint64_t Plus(std::uint64_t base, std::int64_t offset) {
   return base + static_cast<std::uint64_t>(offset);
 }
 
-// The registers by number.
-struct RegisterFile {
-  std::uint64_t values[kRegCount];
-};
+std::uint64_t ValueOf(const Registers& regs, std::size_t number) {
+  std::uint64_t value;
+  std::memcpy(&value, reinterpret_cast<const char*>(&regs) + 8 * number, sizeof value);
+  return value;
+}
 
 STACKPIPE_READS_STACK bool ReadStack(std::uint64_t address, const StackBounds& bounds, std::uint64_t* value) {
   if (address % 8 != 0 || address < bounds.low || address >= bounds.high || bounds.high - address < 8)
@@ -35,8 +37,8 @@ STACKPIPE_READS_STACK bool ReadStack(std::uint64_t address, const StackBounds& b
   return true;
 }
 
-bool ReadLocation(const CfiLocation& location, const RegisterFile& from, std::uint64_t cfa,
-                  std::uint64_t same, const StackBounds& bounds, std::uint64_t* value) {
+bool ReadLocation(const CfiLocation& location, const Registers& from, std::uint64_t cfa, std::uint64_t same,
+                  const StackBounds& bounds, std::uint64_t* value) {
   using Kind = CfiLocation::Kind;
   switch (location.kind) {
     case Kind::kSame:
@@ -48,23 +50,38 @@ bool ReadLocation(const CfiLocation& location, const RegisterFile& from, std::ui
     case Kind::kAtCfa:
       return ReadStack(Plus(cfa, location.offset), bounds, value);
     case Kind::kAtRegister:
-      return ReadStack(Plus(from.values[location.base], location.offset), bounds, value);
+      return ReadStack(Plus(ValueOf(from, location.base), location.offset), bounds, value);
     case Kind::kCfaPlus:
       *value = Plus(cfa, location.offset);
       return true;
     case Kind::kRegisterPlus:
-      *value = Plus(from.values[location.base], location.offset);
+      *value = Plus(ValueOf(from, location.base), location.offset);
       return true;
   }
   return false;
 }
 
+// False if a walk must not go on with these values of the caller's.
+inline bool MayContinueAt(std::uint64_t pc, std::uint64_t sp, std::uint64_t callee_sp, StopReason* reason) {
+  if (pc == 0) {
+    *reason = StopReason::kComplete;
+    return false;
+  }
+  // The stack grows down, so each caller's sp is higher: walks end.
+  if (sp <= callee_sp) {
+    *reason = StopReason::kNoProgress;
+    return false;
+  }
+  return true;
+}
+
 // Steps by a rule that is not plain: signal frames, PLT entries, realigned frames.
-__attribute__((noinline)) bool StepExtended(const CfiExtendedRule& rule, const RegisterFile& from,
-                                            const StackBounds& bounds, RegisterFile* to, StopReason* reason) {
+__attribute__((noinline)) bool StepExtended(const CfiExtendedRule& rule, std::uint64_t pc,
+                                            const StackBounds& bounds, Registers* regs, bool* is_caller,
+                                            StopReason* reason) {
   using CfaKind = CfiExtendedRule::CfaKind;
   *reason = StopReason::kBadMemory;
-  std::uint64_t cfa = Plus(from.values[rule.cfa_register], rule.cfa_offset);
+  std::uint64_t cfa = Plus(ValueOf(*regs, rule.cfa_register), rule.cfa_offset);
   switch (rule.cfa_kind) {
     case CfaKind::kRegister:
       break;
@@ -73,89 +90,78 @@ __attribute__((noinline)) bool StepExtended(const CfiExtendedRule& rule, const R
       cfa = Plus(cfa, rule.cfa_addend);
       break;
     case CfaKind::kPlt:
-      if (static_cast<std::int64_t>(from.values[kRegPc] & 15) >= rule.cfa_addend) cfa += 8;
+      if (static_cast<std::int64_t>(pc & 15) >= rule.cfa_addend) cfa += 8;
       break;
   }
-  if (!ReadLocation(rule.return_address, from, cfa, 0, bounds, &to->values[kRegPc])) return false;
-  to->values[kRegSp] = cfa;
-  for (std::size_t i = 0; i < kSavedCount; ++i) {
-    const std::size_t reg = kFirstSaved + i;
-    if (!ReadLocation(rule.saved[i], from, cfa, from.values[reg], bounds, &to->values[reg])) return false;
+  Registers to;
+  to.sp = cfa;
+  if (!ReadLocation(rule.return_address, *regs, cfa, 0, bounds, &to.pc)) return false;
+  const auto load = [&](std::size_t i, std::uint64_t same, std::uint64_t* value) {
+    return ReadLocation(rule.saved[i], *regs, cfa, same, bounds, value);
+  };
+  if (!load(0, regs->bp, &to.bp) || !load(1, regs->bx, &to.bx) || !load(2, regs->r12, &to.r12) ||
+      !load(3, regs->r13, &to.r13) || !load(4, regs->r14, &to.r14) || !load(5, regs->r15, &to.r15)) {
+    return false;
   }
+  if (!MayContinueAt(to.pc, to.sp, regs->sp, reason)) return false;
+  *regs = to;
+  *is_caller = !rule.signal_frame;
   return true;
 }
 
 }  // namespace
 
 STACKPIPE_READS_STACK bool NativeUnwinder::Step(Registers* regs, bool* is_caller, const StackBounds& bounds,
-                                                StopReason* reason) const noexcept {
+                                                StopReason* reason, StepHint* hint) const noexcept {
   // A return address may be the first byte of the next function: what holds is the call before it.
   const std::uint64_t pc = *is_caller ? regs->pc - 1 : regs->pc;
-  const UnwindSnapshot* snapshot = snapshot_.load(std::memory_order_acquire);
-  const UnwindSnapshot::Segment* segment = snapshot->Find(pc);
-  if (segment == nullptr) {
-    *reason = StopReason::kUnknownCode;
-    return false;
-  }
-  const CfiRule& rule = segment->table->Find(pc - segment->bias);
-
-  auto from = std::bit_cast<RegisterFile>(*regs);
-  RegisterFile to = {};
-  const std::uint64_t sp = from.values[kRegSp];
-  bool next_is_caller = true;
-  switch (rule.kind) {
-    case CfiRule::Kind::kUnknown:
+  const auto* segment = hint != nullptr ? static_cast<const UnwindSegment*>(hint->segment) : nullptr;
+  if (segment == nullptr || !segment->Holds(pc)) {
+    segment = snapshot_.load(std::memory_order_acquire)->Find(pc);
+    if (segment == nullptr) {
       *reason = StopReason::kUnknownCode;
       return false;
-    case CfiRule::Kind::kEnd:
-      *reason = StopReason::kComplete;
-      return false;
-    case CfiRule::Kind::kPlain: {
-      if (sp < bounds.low || sp >= bounds.high) {
-        *reason = StopReason::kForeignStack;
-        return false;
-      }
-      const std::uint64_t cfa = Plus(from.values[rule.cfa_register], rule.offset);
-      // All slots lie between the lowest one and the CFA.
-      if (cfa % 8 != 0 || cfa > bounds.high || cfa < bounds.low ||
-          cfa - bounds.low < static_cast<std::uint64_t>(-8 * rule.lowest_slot)) {
-        *reason = StopReason::kBadMemory;
-        return false;
-      }
-      const auto* frame = reinterpret_cast<const std::uint64_t*>(cfa);
-      to.values[kRegPc] = frame[-1];
-      to.values[kRegSp] = cfa;
-      for (std::size_t i = 0; i < kSavedCount; ++i) {
-        // One load from either place, without a branch: which registers a frame saves is not predictable.
-        const std::uint64_t* slot =
-            rule.saved[i] != 0 ? frame + rule.saved[i] : &from.values[kFirstSaved + i];
-        to.values[kFirstSaved + i] = *slot;
-      }
-      break;
     }
-    case CfiRule::Kind::kExtended: {
-      if (sp < bounds.low || sp >= bounds.high) {
-        *reason = StopReason::kForeignStack;
-        return false;
-      }
-      const CfiExtendedRule& extended = segment->table->extended(rule);
-      from.values[kRegPc] = pc;
-      if (!StepExtended(extended, from, bounds, &to, reason)) return false;
-      next_is_caller = !extended.signal_frame;
-      break;
-    }
+    if (hint != nullptr) hint->segment = segment;
   }
-  if (to.values[kRegPc] == 0) {
-    *reason = StopReason::kComplete;
+  const CfiRow row = segment->cfi.Find(pc);
+  const CfiShape& shape = segment->cfi.ShapeOf(row);
+  if (shape.kind == CfiShape::Kind::kUnknown || shape.kind == CfiShape::Kind::kEnd) {
+    *reason = shape.kind == CfiShape::Kind::kEnd ? StopReason::kComplete : StopReason::kUnknownCode;
     return false;
   }
-  // The stack grows down, so each caller's sp is higher: walks end.
-  if (to.values[kRegSp] <= sp) {
-    *reason = StopReason::kNoProgress;
+  const std::uint64_t sp = regs->sp;
+  if (sp - bounds.low >= bounds.high - bounds.low) {
+    *reason = StopReason::kForeignStack;
     return false;
   }
-  *regs = std::bit_cast<Registers>(to);
-  *is_caller = next_is_caller;
+  if (shape.kind == CfiShape::Kind::kExtended) {
+    return StepExtended(segment->cfi.ExtendedOf(shape, row), pc, bounds, regs, is_caller, reason);
+  }
+
+  // Predicting that sp is the base takes the load of the base out of the chain from one pc to the next.
+  const std::uint64_t base = shape.cfa_register == kRegSp ? sp : ValueOf(*regs, shape.cfa_register);
+  const std::uint64_t cfa = base + 8 * std::uint64_t{row.number()};
+  // Below `low` the difference wraps: then it is too large.
+  if (cfa % 8 != 0 || cfa - bounds.low > bounds.high - bounds.low || cfa - bounds.low < shape.depth) {
+    *reason = StopReason::kBadMemory;
+    return false;
+  }
+  const auto* frame = reinterpret_cast<const std::uint64_t*>(cfa);
+  if (!MayContinueAt(frame[-1], cfa, sp, reason)) return false;
+  // One load from either place, without a branch: which registers a frame saves is not predictable.
+  const auto load = [&](std::size_t i, const std::uint64_t& same) STACKPIPE_READS_STACK {
+    return *(shape.saved[i] != 0 ? frame + shape.saved[i] : &same);
+  };
+  regs->pc = frame[-1];
+  regs->sp = cfa;
+  regs->bp = load(0, regs->bp);
+  regs->bx = load(1, regs->bx);
+  regs->r12 = load(2, regs->r12);
+  regs->r13 = load(3, regs->r13);
+  regs->r14 = load(4, regs->r14);
+  regs->r15 = load(5, regs->r15);
+  *is_caller = true;
   return true;
 }
 

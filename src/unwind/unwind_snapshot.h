@@ -14,20 +14,23 @@
 
 namespace stackpipe {
 
-struct UnwindSnapshot {
-  struct Segment {
-    std::uintptr_t start = 0, end = 0;
-    std::uintptr_t bias = 0;
-    const CfiTable* table = nullptr;
-  };
+// One executable segment in memory.
+struct UnwindSegment {
+  std::uintptr_t start = 0;
+  std::size_t size = 0;
+  CfiView cfi;
 
+  bool Holds(std::uintptr_t pc) const noexcept { return pc - start < size; }
+};
+
+struct UnwindSnapshot {
   std::vector<std::uintptr_t>
       starts;  // of `segments`, ascending; apart, so that a search touches little memory
-  std::vector<Segment> segments;
+  std::vector<UnwindSegment> segments;
   std::vector<std::shared_ptr<const CfiTable>> tables;  // keeps alive what `segments` point to
 
   // The segment that holds `pc`, or null. AS-safe; log2 of the number of segments.
-  const Segment* Find(std::uintptr_t pc) const noexcept {
+  const UnwindSegment* Find(std::uintptr_t pc) const noexcept {
     std::size_t count = starts.size();
     if (count == 0) return nullptr;
     const std::uintptr_t* at = starts.data();
@@ -36,8 +39,8 @@ struct UnwindSnapshot {
       at += at[half] <= pc ? half : 0;
       count -= half;
     }
-    const Segment& segment = segments.data()[at - starts.data()];
-    return pc >= segment.start && pc < segment.end ? &segment : nullptr;
+    const UnwindSegment& segment = segments.data()[at - starts.data()];
+    return segment.Holds(pc) ? &segment : nullptr;
   }
 };
 
