@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 //
-// Reads a nettrace stream (version 4 and 6) as a stream: memory is bounded by the largest block, the live stacks of
-// one sequence-point region and the thread table, not by the file.
+// Reads a nettrace stream (version 4 and 6) as a stream: memory is bounded by the largest block, the live
+// stacks of one sequence-point region and the thread table, not by the file.
 //
 // Source: the NetTrace format of .NET (dotnet/diagnostics and microsoft/perfview, format documents), and what
 // TraceEvent does where they are silent.
@@ -22,7 +22,7 @@ namespace stackpipe::nettrace {
 
 // What the Trace object says.
 struct TraceInfo {
-  int version = 0;  // 4 or 6
+  int version = 0;           // 4 or 6
   std::int16_t utc[8] = {};  // year, month, day of week (Sunday 0), day, hour, minute, second, millisecond
   std::uint64_t sync_ticks = 0;
   std::uint64_t ticks_per_second = 0;
@@ -88,17 +88,18 @@ Result<std::unique_ptr<ByteSource>> OpenFile(const char* path);
 std::unique_ptr<ByteSource> FromMemory(std::span<const std::byte> bytes);
 
 struct ReadSummary {
-  bool complete = false;              // the end mark was there, and nothing after it
+  bool complete = false;  // the end mark was there, and nothing after it
   std::uint64_t events = 0;
-  std::uint64_t lost = 0;             // by sequence numbers and sequence points, TraceEvent's arithmetic
-  std::uint64_t bytes = 0;            // good bytes: up to the end of the last whole block
-  Status status;                      // ok; kTruncated; kFormat; kIo
-  std::string detail;                 // for a person: what was wrong, and at which offset of the stream
+  std::uint64_t lost = 0;   // by sequence numbers and sequence points, TraceEvent's arithmetic
+  std::uint64_t bytes = 0;  // good bytes: up to the end of the last whole block
+  Status status;            // ok; kTruncated; kFormat; kIo
+  std::string detail;       // for a person: what was wrong, and at which offset of the stream
 };
 
-// Reads all of `source`. Events that were whole are delivered whatever comes after them: a truncated stream gives
-// status kTruncated and complete = false; a broken one kFormat. Never throws, never aborts, whatever the input.
-// In a truncated v4/v6 stream the events of a block that was cut are delivered as far as they are whole.
+// Reads all of `source`. Events that were whole are delivered whatever comes after them: a truncated stream
+// gives status kTruncated and complete = false; a broken one kFormat. Never throws, never aborts, whatever
+// the input. In a truncated v4/v6 stream the events of a block that was cut are delivered as far as they are
+// whole.
 ReadSummary Read(ByteSource& source, Visitor& visitor);
 
 }  // namespace stackpipe::nettrace
