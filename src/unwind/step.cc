@@ -2,6 +2,8 @@
 //
 // NativeUnwinder::Step: the part that runs in signal handlers. It reads immutable tables and the stack, and
 // calls nothing outside this file and the headers' inline functions.
+#include "unwind/step.h"
+
 #include <cstddef>
 #include <cstring>
 
@@ -111,21 +113,10 @@ __attribute__((noinline)) bool StepExtended(const CfiExtendedRule& rule, std::ui
 
 }  // namespace
 
-STACKPIPE_READS_STACK bool NativeUnwinder::Step(Registers* regs, bool* is_caller, const StackBounds& bounds,
-                                                StopReason* reason, StepHint* hint) const noexcept {
-  // A return address may be the first byte of the next function: what holds is the call before it.
-  const std::uint64_t pc = *is_caller ? regs->pc - 1 : regs->pc;
-  const auto* segment = hint != nullptr ? static_cast<const UnwindSegment*>(hint->segment) : nullptr;
-  if (segment == nullptr || !segment->Holds(pc)) {
-    segment = snapshot_.load(std::memory_order_acquire)->Find(pc);
-    if (segment == nullptr) {
-      *reason = StopReason::kUnknownCode;
-      return false;
-    }
-    if (hint != nullptr) hint->segment = segment;
-  }
-  const CfiRow row = segment->cfi.Find(pc);
-  const CfiShape& shape = segment->cfi.ShapeOf(row);
+STACKPIPE_READS_STACK bool StepByTable(const CfiView& cfi, std::uint64_t pc, const StackBounds& bounds,
+                                       Registers* regs, bool* is_caller, StopReason* reason) noexcept {
+  const CfiRow row = cfi.Find(pc);
+  const CfiShape& shape = cfi.ShapeOf(row);
   if (shape.kind == CfiShape::Kind::kUnknown || shape.kind == CfiShape::Kind::kEnd) {
     *reason = shape.kind == CfiShape::Kind::kEnd ? StopReason::kComplete : StopReason::kUnknownCode;
     return false;
@@ -136,7 +127,7 @@ STACKPIPE_READS_STACK bool NativeUnwinder::Step(Registers* regs, bool* is_caller
     return false;
   }
   if (shape.kind == CfiShape::Kind::kExtended) {
-    return StepExtended(segment->cfi.ExtendedOf(shape, row), pc, bounds, regs, is_caller, reason);
+    return StepExtended(cfi.ExtendedOf(shape, row), pc, bounds, regs, is_caller, reason);
   }
 
   // Predicting that sp is the base takes the load of the base out of the chain from one pc to the next.
@@ -163,6 +154,22 @@ STACKPIPE_READS_STACK bool NativeUnwinder::Step(Registers* regs, bool* is_caller
   regs->r15 = load(5, regs->r15);
   *is_caller = true;
   return true;
+}
+
+bool NativeUnwinder::Step(Registers* regs, bool* is_caller, const StackBounds& bounds, StopReason* reason,
+                          StepHint* hint) const noexcept {
+  // A return address may be the first byte of the next function: what holds is the call before it.
+  const std::uint64_t pc = *is_caller ? regs->pc - 1 : regs->pc;
+  const auto* segment = hint != nullptr ? static_cast<const UnwindSegment*>(hint->segment) : nullptr;
+  if (segment == nullptr || !segment->Holds(pc)) {
+    segment = snapshot_.load(std::memory_order_acquire)->Find(pc);
+    if (segment == nullptr) {
+      *reason = StopReason::kUnknownCode;
+      return false;
+    }
+    if (hint != nullptr) hint->segment = segment;
+  }
+  return StepByTable(segment->cfi, pc, bounds, regs, is_caller, reason);
 }
 
 }  // namespace stackpipe
