@@ -4,9 +4,9 @@
 
 usage: sum_up.py [--no-skips] PRESET=FILE...
 
-A ctest entry may be a program with many cases: of GoogleTest, of Python's unittest (with verbosity=2), or a script
-whose last line is "N passed, N failed, N skipped" (it says "FAILED case" and "skipped case: reason" on lines before).
-Anything else is one case. Prints the output of what failed, a line with the
+A ctest entry may be a program with many cases: of GoogleTest, of Python's unittest (with verbosity=2), of node's
+test runner, or a script whose last line is "N passed, N failed, N skipped" (it says "FAILED case" and
+"skipped case: reason" on lines before). Anything else is one case. Prints the output of what failed, a line with the
 reason for each skipped case, and as the last line the sums. Exits with 1 if a case failed. A FILE that is not
 there (the build failed) is one failure. With --no-skips each skipped case is a failure.
 """
@@ -23,6 +23,9 @@ CASE_BEGIN = re.compile(r"\[ RUN +\] (\S+)$")
 UNITTEST_SUMS = re.compile(r"Ran (\d+) tests? in ")
 UNITTEST_FAILED = re.compile(r"(?:FAIL|ERROR): (.*)$")
 UNITTEST_SKIPPED = re.compile(r"(?:(\S+) .*)?\.\.\. skipped (['\"])(.*)\2$")
+NODE_PASSED = re.compile(r"# pass (\d+)$")
+NODE_FAILED = re.compile(r" *not ok \d+ - (.*)$")
+NODE_SKIPPED = re.compile(r" *ok \d+ - (.*?) # SKIP ?(.*)$")
 SUMS = re.compile(r"(\d+) passed, (\d+) failed, (\d+) skipped$")
 SKIPPED_LINE = re.compile(r"skipped (.*)$")
 
@@ -75,6 +78,22 @@ def read_unittest(lines):
     return result
 
 
+def read_node(lines):
+    """Reads the output of node's test runner (TAP); None if it is not."""
+    passed = [int(found[1]) for found in map(NODE_PASSED.match, lines) if found]
+    if not passed or lines[0] != "TAP version 13":
+        return None
+    result = Result()
+    result.passed = passed[-1]
+    for at, line in enumerate(lines):
+        if failed := NODE_FAILED.match(line):
+            end = next((i for i in range(at, len(lines)) if lines[i].strip() == "..."), None)
+            result.failed.append((failed[1], lines[at + 1 : end]))
+        elif skipped := NODE_SKIPPED.match(line):
+            result.skipped.append((skipped[1], skipped[2] or "no reason given"))
+    return result
+
+
 def read_sums(lines):
     """Reads the output of a script that counts its own cases; None if it does not."""
     sums = SUMS.match(lines[-1]) if lines else None
@@ -102,7 +121,7 @@ def read_entry(entry):
         result.skipped.append(("", lines[-1] or "no reason given"))
     elif any(CASE_BEGIN.search(line) for line in lines):
         result = read_gtest(lines)
-    elif counted := read_unittest(lines) or read_sums(lines):
+    elif counted := read_unittest(lines) or read_node(lines) or read_sums(lines):
         result = counted
     elif status == "run":
         result.passed = 1

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""Tests of sum_up.py, on results as ctest 3.25 and GoogleTest 1.12 and Python 3.11 write them."""
+"""Tests of sum_up.py, on results as ctest 3.25 and GoogleTest 1.12, Python 3.11 and node 18 write them."""
 
 import os
 import subprocess
@@ -79,6 +79,37 @@ Ran 4 tests in 0.001s
 
 FAILED (failures=1, errors=1, skipped=2)
 """
+NODE = """TAP version 13
+# Subtest: good
+ok 1 - good
+  ---
+  duration_ms: 1.0
+  ...
+# Subtest: left out
+ok 2 - left out # SKIP no browser
+  ---
+  duration_ms: 0.1
+  ...
+# Subtest: outer
+    # Subtest: inner
+    not ok 1 - inner
+      ---
+      error: 'nope'
+      ...
+    1..1
+not ok 3 - outer
+  ---
+  error: '1 subtest failed'
+  ...
+1..3
+# tests 4
+# suites 0
+# pass 1
+# fail 2
+# cancelled 0
+# skipped 1
+# todo 0
+"""
 
 
 class SumUpTest(unittest.TestCase):
@@ -130,6 +161,13 @@ class SumUpTest(unittest.TestCase):
         self.assertIn("FAILED release: some_test test_fail (__main__.A.test_fail)", result[1])
         self.assertIn("  | AssertionError: 1 != 2", result[1])
         self.assertIn("skipped release: some_test test_skip: node isn't here", result[1])
+
+    def test_counts_cases_of_node(self):
+        result = sum_up(entry(NODE, status="fail"))
+        self.check(result, 1, "1 passed, 2 failed, 1 skipped")
+        self.assertIn("FAILED release: some_test inner", result[1])
+        self.assertIn("  |       error: 'nope'", result[1])
+        self.assertIn("skipped release: some_test left out: no browser", result[1])
 
     def test_a_skip_can_be_a_failure(self):
         result = sum_up(entry(GTEST_SKIPPED), options=["--no-skips"])
