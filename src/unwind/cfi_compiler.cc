@@ -169,11 +169,14 @@ class TableBuilder {
     code_.push_back({address, row});
   }
 
-  // False: there are too many shapes.
+  // False: there are too many shapes. The last few are kept for extended rules, which can say all that plain
+  // rows say.
   bool MakeRow(const CfiShape& shape, std::uint32_t number, CfiRow* row) {
+    constexpr std::size_t kForExtended = 16;
     auto at = shape_ids_.find(shape);
     if (at == shape_ids_.end()) {
-      if (shapes_.size() > CfiRow::kShapeMax) return false;
+      const std::size_t kept = shape.kind == CfiShape::Kind::kPlain ? kForExtended : 0;
+      if (shapes_.size() > CfiRow::kShapeMax - kept) return false;
       at = shape_ids_.emplace(shape, static_cast<std::uint32_t>(shapes_.size())).first;
       shapes_.push_back(shape);
     }
