@@ -78,7 +78,8 @@ class Visitor {
 class ByteSource {
  public:
   virtual ~ByteSource() = default;
-  // Reads up to `size` bytes; 0 = end of input. Errors: kIo.
+  // Reads up to `size` bytes; 0 = end of input. Errors: kIo; those of OpenFile also kFormat, kUnsupported and
+  // kOutOfMemory, from decompression.
   virtual Result<std::size_t> Read(std::byte* to, std::size_t size) = 0;
 };
 
