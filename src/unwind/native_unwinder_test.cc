@@ -113,7 +113,7 @@ TEST(NativeUnwinderTest, GivesRangeWithoutNameWhereNoSymbolCovers) {
   ASSERT_TRUE(unwinder.Refresh(false).ok());
   std::thread([&] {
     const TwoWalks walks = WalkBothWays(unwinder);
-    const std::uint64_t start_thread = walks.ours.pcs.at(walks.ours.pcs.size() - 2) - 1;
+    const std::uint64_t start_thread = walks.ours.pcs[walks.ours.pcs.size() - 2] - 1;
     NativeSymbol symbol;
     ASSERT_TRUE(unwinder.Symbolize(start_thread, &symbol));
     if (!symbol.function.empty()) GTEST_SKIP() << "this libc has a symbol table";

@@ -10,7 +10,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <vector>
 
 #include "unwind/native_unwinder.h"
 
@@ -27,14 +26,19 @@
 
 namespace stackpipe::testing {
 
-inline StackBounds CurrentStack() {
-  pthread_attr_t attributes;
-  void* low = nullptr;
-  std::size_t size = 0;
-  pthread_getattr_np(pthread_self(), &attributes);
-  pthread_attr_getstack(&attributes, &low, &size);
-  pthread_attr_destroy(&attributes);
-  return {reinterpret_cast<std::uintptr_t>(low), reinterpret_cast<std::uintptr_t>(low) + size};
+// Of the calling thread. The first call on a thread must not be in a handler.
+inline const StackBounds& CurrentStack() {
+  thread_local const StackBounds bounds = [] {
+    pthread_attr_t attributes;
+    void* low = nullptr;
+    std::size_t size = 0;
+    pthread_getattr_np(pthread_self(), &attributes);
+    pthread_attr_getstack(&attributes, &low, &size);
+    pthread_attr_destroy(&attributes);
+    const auto start = reinterpret_cast<std::uintptr_t>(low);
+    return StackBounds{start, start + size};
+  }();
+  return bounds;
 }
 
 inline Registers RegistersOf(const void* ucontext) {
@@ -44,8 +48,28 @@ inline Registers RegistersOf(const void* ucontext) {
           reg(REG_R12), reg(REG_R13), reg(REG_R14), reg(REG_R15)};
 }
 
+// A list that may be filled in handlers. What does not fit is counted only.
+class PcList {
+ public:
+  static constexpr std::size_t kCapacity = 512;
+
+  void push_back(std::uint64_t pc) {
+    if (size_ < kCapacity) pcs_[size_] = pc;
+    ++size_;
+  }
+  std::size_t size() const { return size_; }
+  const std::uint64_t* begin() const { return pcs_; }
+  const std::uint64_t* end() const { return pcs_ + (size_ < kCapacity ? size_ : kCapacity); }
+  std::uint64_t back() const { return end()[-1]; }
+  std::uint64_t operator[](std::size_t index) const { return pcs_[index]; }
+
+ private:
+  std::size_t size_ = 0;
+  std::uint64_t pcs_[kCapacity];
+};
+
 struct WalkOutcome {
-  std::vector<std::uint64_t> pcs;  // the leaf's, then return addresses (interrupted pcs as they are)
+  PcList pcs;  // the leaf's, then return addresses (interrupted pcs as they are)
   StopReason reason = StopReason::kNotWalked;
 };
 
@@ -63,7 +87,7 @@ inline WalkOutcome WalkFrom(const NativeUnwinder& unwinder, Registers regs, cons
 // One stack, walked by us and by the compiler's runtime (libgcc), which parses the CFI at each step.
 struct TwoWalks {
   WalkOutcome ours;
-  std::vector<std::uint64_t> reference;
+  PcList reference;
 };
 
 // Walks from here on. The first pc of each lies in this function; all that follow must be the same.
@@ -71,7 +95,7 @@ __attribute__((noinline)) inline TwoWalks WalkBothWays(const NativeUnwinder& unw
   TwoWalks walks;
   const auto visit = [](_Unwind_Context* context, void* list) {
     const std::uint64_t pc = _Unwind_GetIP(context);
-    if (pc != 0) static_cast<std::vector<std::uint64_t>*>(list)->push_back(pc);
+    if (pc != 0) static_cast<PcList*>(list)->push_back(pc);
     return _URC_NO_REASON;
   };
   _Unwind_Backtrace(visit, &walks.reference);
