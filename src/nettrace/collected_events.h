@@ -6,6 +6,7 @@
 #define STACKPIPE_NETTRACE_COLLECTED_EVENTS_H_
 
 #include <cstdint>
+#include <ostream>
 #include <span>
 #include <string>
 #include <utility>
@@ -29,6 +30,12 @@ struct CollectedEvent {
   Bytes payload;
 
   bool operator==(const CollectedEvent&) const = default;
+
+  friend std::ostream& operator<<(std::ostream& out, const CollectedEvent& event) {
+    return out << event.type << " at " << event.timestamp << ", thread " << event.thread_id << ", number "
+               << event.sequence << ", " << event.stack.size() << " frames, " << event.payload.size()
+               << " bytes";
+  }
 };
 
 struct CollectedTrace : Visitor {
@@ -109,7 +116,10 @@ class EventBlockBuilder {
     ByteWriter(block_.Append(header)).Put(header.sequence);
     return *this;
   }
-  std::span<const std::byte> content() { return block_.Finish(); }
+  Bytes content() {
+    const std::span<const std::byte> content = block_.Finish();
+    return {content.begin(), content.end()};
+  }
 
  private:
   BlobBlock block_;

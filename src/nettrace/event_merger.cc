@@ -31,7 +31,7 @@ void EventMerger::CountLost(Thread* thread, std::uint32_t last_used, bool zero_i
 
 void EventMerger::Add(Thread* thread, const Event& event, bool sorted, PooledBlock* block) {
   if (sorted) {
-    DeliverHeads(event.timestamp, false);
+    DeliverHeads(event.timestamp);
     Deliver(event);
     return;
   }
@@ -42,15 +42,15 @@ void EventMerger::Add(Thread* thread, const Event& event, bool sorted, PooledBlo
   if (thread->queue.size() - thread->head == 1) PushHead(thread);
 }
 
-void EventMerger::FlushAll() { DeliverHeads(0, true); }
+void EventMerger::FlushAll() { DeliverHeads(UINT64_MAX); }
 
 void EventMerger::PushHead(Thread* thread) {
   heads_.push_back({thread->queue[thread->head].event.timestamp, thread});
   std::push_heap(heads_.begin(), heads_.end());
 }
 
-void EventMerger::DeliverHeads(std::uint64_t before, bool all) {
-  while (!heads_.empty() && (all || heads_.front().timestamp < before)) {
+void EventMerger::DeliverHeads(std::uint64_t last) {
+  while (!heads_.empty() && heads_.front().timestamp <= last) {
     Thread* const thread = heads_.front().thread;
     std::pop_heap(heads_.begin(), heads_.end());
     heads_.pop_back();
@@ -59,7 +59,7 @@ void EventMerger::DeliverHeads(std::uint64_t before, bool all) {
     const auto goes_on = [&] {
       if (thread->empty()) return false;
       const std::uint64_t timestamp = thread->queue[thread->head].event.timestamp;
-      return timestamp < next_other && (all || timestamp < before);
+      return timestamp < next_other && timestamp <= last;
     };
     do {
       DeliverFirst(thread);

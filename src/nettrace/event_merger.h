@@ -73,7 +73,8 @@ class EventMerger {
   };
 
   void PushHead(Thread* thread);
-  void DeliverHeads(std::uint64_t before, bool all);
+  // Those up to this time.
+  void DeliverHeads(std::uint64_t last);
   void DeliverFirst(Thread* thread);
   void Deliver(const Event& event);
 

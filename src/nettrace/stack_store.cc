@@ -21,7 +21,8 @@ bool StackStore::Add(std::uint32_t id, std::span<const std::byte> bytes, std::si
   }
 
   const auto run = runs_.find(last_run_);
-  if (run != runs_.end() && run->first + run->second.count == id) {
+  const bool goes_on = run != runs_.end() && run->first + run->second.count == id;
+  if (goes_on && id != 0) {  // 0 would be a wrap
     ++run->second.count;
   } else {
     runs_.emplace(id, Run{stacks_.size(), 1});
