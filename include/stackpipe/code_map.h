@@ -2,17 +2,23 @@
 //
 // CodeMap: the process-wide map from program counter to the code that owns it, live and historical.
 //
-// A runtime registers each piece of code before it first runs, and unregisters it after its last frame has left and
-// before the memory is reused. Anyone may ask at any moment, in a signal handler too, which code owns a pc, and anyone
-// may ask later which code owned it at the epoch that a sample carries.
+// A runtime registers each piece of code before it first runs, and unregisters it after its last frame has
+// left and before the memory is reused. Anyone may ask at any moment, in a signal handler too, which code
+// owns a pc, and anyone may ask later which code owned it at the epoch that a sample carries.
 //
 //     CodeMap map;
 //     Result<CodeId> id = map.Register({.start = begin, .size = size, .kind = CodeKind::kJit, .name = "f"});
 //     CodeHit hit;
 //     if (map.Lookup(pc, &hit)) ...  // hit.id, hit.start, hit.kind
 //
-// Conventions: "AS-safe" means async-signal-safe and lock-free: no lock, no allocation, errno kept, bounded steps.
-// All other functions may allocate and take the writers' lock; call them in ordinary code only.
+// Why a lookup may be asked at any moment and its answer used: a pc that is looked up is on some stack, so
+// its code was registered before and cannot go away meanwhile. Who keeps the answer for later keeps the epoch
+// with it (LookupAt).
+//
+// Conventions: "AS-safe" means async-signal-safe and lock-free: no lock, no allocation, errno kept, bounded
+// steps. All other functions are MT-safe, may allocate (with mmap, never malloc) and take the writers' lock,
+// which readers never take; call them in ordinary code only. After fork the child may call all of them, even
+// if a thread of the parent was in the middle of one: the child's map is as if that call had not begun.
 #ifndef STACKPIPE_CODE_MAP_H_
 #define STACKPIPE_CODE_MAP_H_
 
@@ -49,13 +55,13 @@ struct CodeRegistration {
   std::uintptr_t start = 0;
   std::size_t size = 0;
   CodeKind kind = CodeKind::kUnknown;
-  std::uint64_t module_id = 0;       // the embedder's id of the module, 0 = none
-  std::uint64_t owner = 0;           // groups code that goes away together (a domain, a chunk owner), 0 = none
-  std::string_view name_space;       // "System.Collections.Generic.List`1"
-  std::string_view name;             // "Add"
-  std::string_view signature;        // "void (int)"
-  std::string_view source_file;      // empty = unknown
-  std::uint32_t source_line = 0;     // 0 = unknown
+  std::uint64_t module_id = 0;  // the embedder's id of the module, 0 = none
+  std::uint64_t owner = 0;      // groups code that goes away together (a domain, a chunk owner), 0 = none
+  std::string_view name_space = {};   // "System.Collections.Generic.List`1"
+  std::string_view name = {};         // "Add"
+  std::string_view signature = {};    // "void (int)"
+  std::string_view source_file = {};  // empty = unknown
+  std::uint32_t source_line = 0;      // 0 = unknown
 };
 
 // The answer of a lookup, copied out: it stays valid whatever happens to the code afterwards.
@@ -79,31 +85,89 @@ struct CodeDescriptor {
   CodeEpoch death = 0;  // first epoch at which it was gone; 0 = still there
 };
 
+// What a lookup found out.
+enum class LookupResult : std::uint8_t {
+  kNone,      // no code owns the pc
+  kFound,     //
+  kDeferred,  // the map changed under each of a bounded number of attempts: ask LookupAt later
+};
+
+// Is told of each registration that a change ended. Called under the writers' lock: it must not call the map.
+struct CodeRetiredVisitor {
+  void (*visit)(void* context, CodeId id, const CodeDescriptor& code) = nullptr;
+  void* context = nullptr;
+};
+
+// Bytes of the map's memory, used or kept for later.
+struct CodeMapMemory {
+  std::size_t lookup = 0;       // what lookups go through
+  std::size_t descriptors = 0;  // bounds, epochs and indexes of live code and of history
+  std::size_t texts = 0;        // names
+};
+
+namespace internal {
+struct RadixRoot;
+}
+
 class CodeMap {
  public:
+  // At most so many registrations that are gone are remembered: then the oldest is forgotten. The answer for
+  // it is "none" (unknown), never another code.
+  static constexpr std::size_t kHistoryMax = std::size_t{1} << 20;
+  // No single range may be larger.
+  static constexpr std::size_t kRangeBytesMax = std::size_t{1} << 36;
+
   CodeMap();
   ~CodeMap();
   CodeMap(const CodeMap&) = delete;
   CodeMap& operator=(const CodeMap&) = delete;
 
   // Registers [start, start + size).
-  // Errors: kInvalidArgument (size 0, or the end wraps), kOverlap (some of it is registered), kOutOfMemory, kLimit.
-  // After an error the map is unchanged.
+  // Errors: kInvalidArgument (size 0, or the end wraps), kOverlap (some of it is registered), kOutOfMemory,
+  // kLimit (kRangeBytesMax, 2^32 registrations ever, 2^26 at a time). After an error the map is unchanged.
   Result<CodeId> Register(const CodeRegistration& code);
 
-  // The code of `id` now lies at `new_start`, with the same size and description. Returns the new id; the old id is
-  // retired as if unregistered. Errors: kNotFound, kOverlap (with other code), kInvalidArgument, kOutOfMemory.
+  // The same for runtimes that never say that code is gone: whatever overlaps `code` is retired in the same
+  // step, and `retired` (may be null) told.
+  Result<CodeId> RegisterOver(const CodeRegistration& code, const CodeRetiredVisitor* retired = nullptr);
+
+  // Registers all of `codes` in one step (one epoch), or none. `ids`, if not null, receives as many ids.
+  // Errors as of Register; kOverlap also if they overlap each other.
+  Status RegisterBatch(const CodeRegistration* codes, std::size_t count, CodeId* ids);
+
+  // The code of `id` now lies at `new_start`, with the same size and description. Returns the new id; the old
+  // id is retired as if unregistered. Errors: kNotFound, kOverlap (with other code), kInvalidArgument,
+  // kOutOfMemory.
   Result<CodeId> Move(CodeId id, std::uintptr_t new_start);
 
   // The code of `id` is gone. It stays known to LookupAt for earlier epochs, until TrimHistory.
   // Errors: kNotFound (never registered, or unregistered before).
   Status Unregister(CodeId id);
 
-  // Finds the code that owns `pc` now. AS-safe; any thread, registered anywhere or not.
-  bool Lookup(std::uintptr_t pc, CodeHit* out) const noexcept {
+  // Retires all of `ids` in one step, or none. Errors: kNotFound (one of them is not live, or is there
+  // twice).
+  Status UnregisterBatch(const CodeId* ids, std::size_t count);
+
+  // Retires all code of `owner` (not 0) in one step; returns how many registrations that were. `retired` may
+  // be null. Never fails.
+  std::size_t UnregisterOwner(std::uint64_t owner, const CodeRetiredVisitor* retired = nullptr);
+
+  // The same for all code that shares an address with [start, start + size).
+  std::size_t UnregisterRange(std::uintptr_t start, std::size_t size,
+                              const CodeRetiredVisitor* retired = nullptr);
+
+  // Finds the code that owns `pc` now; `*out` is set only with kFound. AS-safe; any thread, registered
+  // anywhere or not, at any time of its life. Wait-free: about 20 loads for an attempt, at most 8 attempts,
+  // and a second one only if a writer replaced the very 64 KiB of the map that hold `pc` meanwhile. Writes
+  // nothing but `*out`.
+  LookupResult Find(std::uintptr_t pc, CodeHit* out) const noexcept {
     // Pairs with the stores in Register (set before the first range is published) and Unregister.
-    if (!any_code_.load(std::memory_order_seq_cst)) return false;
-    return LookupSlow(pc, out);
+    if (!any_code_.load(std::memory_order_seq_cst)) return LookupResult::kNone;
+    return FindSlow(pc, out);
+  }
+  // True: found. False: none, or deferred.
+  bool Lookup(std::uintptr_t pc, CodeHit* out) const noexcept {
+    return Find(pc, out) == LookupResult::kFound;
   }
 
   // Finds the code that owned `pc` at `epoch`: birth <= epoch < death. Takes the writers' lock.
@@ -112,27 +176,40 @@ class CodeMap {
   // The present epoch. AS-safe. Read it before the stack is walked.
   CodeEpoch epoch() const noexcept { return epoch_.load(std::memory_order_seq_cst); }
 
-  // Copies out the description of `id`; false if it is unknown or trimmed. The texts stay valid until the id is
-  // trimmed, which only TrimHistory does.
+  // Copies out the description of `id`; false if it is unknown or trimmed. The texts stay valid until the id
+  // is trimmed: by TrimHistory, or because kHistoryMax registrations ended after it.
   bool Describe(CodeId id, CodeDescriptor* out) const;
 
   // Forgets code that was gone at `oldest_needed` already: no undrained sample carries an earlier epoch.
   void TrimHistory(CodeEpoch oldest_needed);
 
-  // Calls `visit(context, id)` for each live registration, in no particular order; no lock is held during the calls,
-  // and code registered or unregistered meanwhile may or may not be seen.
+  // Calls `visit(context, id)` for each live registration, in no particular order; no lock is held during the
+  // calls, and code registered or unregistered meanwhile may or may not be seen.
   void ForEachLive(void (*visit)(void* context, CodeId id), void* context) const;
 
   // Number of live registrations.
   std::size_t live_count() const noexcept;
 
- private:
-  bool LookupSlow(std::uintptr_t pc, CodeHit* out) const noexcept;
+  CodeMapMemory memory() const;
 
+ private:
   struct Impl;
+  class Change;
+
+  LookupResult FindSlow(std::uintptr_t pc, CodeHit* out) const noexcept;
+
+  // Read by lookups, and written so rarely that the line stays in every cache.
+  // Invariant: while a range can be found, any_code_ is true.
   std::atomic<bool> any_code_{false};
-  std::atomic<CodeEpoch> epoch_{1};
+  // Pairs with the load in FindSlow. Changes only in a child of fork that has to rebuild the map.
+  mutable std::atomic<internal::RadixRoot*> root_{nullptr};
   std::unique_ptr<Impl> impl_;
+
+  // Written with each change, so it has a line of its own. Invariant: a change with births and deaths of
+  // epoch_ + 1 is under way, or none; the store of epoch_ commits it.
+  alignas(64) std::atomic<CodeEpoch> epoch_{1};
+  static_assert(std::atomic<bool>::is_always_lock_free && std::atomic<CodeEpoch>::is_always_lock_free &&
+                std::atomic<internal::RadixRoot*>::is_always_lock_free);
 };
 
 }  // namespace stackpipe

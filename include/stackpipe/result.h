@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT
 //
-// How functions of this project report failure: a Status (one meaning per code) or a Result<T>, which is a value or a
-// Status. Neither allocates and neither throws, so both may be used in code that is embedded in other programs.
+// How functions of this project report failure: a Status (one meaning per code) or a Result<T>, which is a
+// value or a Status. Neither allocates and neither throws, so both may be used in code that is embedded in
+// other programs.
 //
 //     Result<CodeId> id = map.Register(range);
 //     if (!id.ok()) return id.status();
@@ -48,8 +49,8 @@ class [[nodiscard]] Status {
 template <typename T>
 class [[nodiscard]] Result {
  public:
-  Result(T value) : value_(std::move(value)) {}   // NOLINT: implicit by design
-  Result(Status status) : status_(status) {}      // NOLINT: implicit by design
+  Result(T value) : value_(std::move(value)) {}  // NOLINT: implicit by design
+  Result(Status status) : status_(status) {}     // NOLINT: implicit by design
 
   bool ok() const { return status_.ok(); }
   Status status() const { return status_; }

@@ -1,0 +1,146 @@
+// SPDX-License-Identifier: MIT
+//
+// MapState: the whole content of a CodeMap and the rules of its changes, without the lock around them. Each
+// change first makes all that it needs, which may fail and then has changed nothing, and then applies it,
+// which cannot fail. Only RadixRoot and the cells under it may be read while a change is made.
+//
+// Not thread-safe: CodeMap holds its lock around each call.
+#ifndef STACKPIPE_CODE_MAP_MAP_STATE_H_
+#define STACKPIPE_CODE_MAP_MAP_STATE_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "code_map/cell_pool.h"
+#include "code_map/history.h"
+#include "code_map/radix.h"
+#include "code_map/record_store.h"
+#include "stackpipe/code_map.h"
+#include "stackpipe/result.h"
+
+namespace stackpipe::internal {
+
+// One range of a change: what goes into cells.
+struct NewRange {
+  std::uintptr_t start;
+  std::uintptr_t last;  // its last byte
+  CodeId id;
+  CodeKind kind;
+  RecordIndex record;
+  Cell* whole;  // the one cell for all slots that the range covers fully, when made
+};
+
+enum class OnOverlap : std::uint8_t { kRefuse, kRetire };
+
+class MapState {
+ public:
+  static constexpr std::uint64_t kIdsEnd = std::uint64_t{1} << 32;
+
+  // nullptr: out of memory.
+  static MapState* Create() noexcept;
+  // What `old`, which a change may have left half done, had committed at `epoch`. nullptr: out of memory.
+  static MapState* Rebuild(const MapState& old, CodeEpoch epoch) noexcept;
+  static void Destroy(MapState* state) noexcept;
+
+  RadixRoot& root() noexcept { return *root_; }
+
+  // Adds all of `codes`, or none. `epoch` is the map's next one, which the caller stores afterwards.
+  // `ids`: one for each, or nullptr.
+  Status Register(std::span<const CodeRegistration> codes, OnOverlap on_overlap, CodeEpoch epoch, CodeId* ids,
+                  const CodeRetiredVisitor* retired) noexcept;
+  Result<CodeId> Move(CodeId id, std::uintptr_t new_start, CodeEpoch epoch) noexcept;
+  // Retires all of `ids`, or none if one of them is not live.
+  Status Unregister(std::span<const CodeId> ids, CodeEpoch epoch) noexcept;
+  std::size_t UnregisterOwner(std::uint64_t owner, CodeEpoch epoch,
+                              const CodeRetiredVisitor* retired) noexcept;
+  std::size_t UnregisterRange(std::uintptr_t start, std::size_t size, CodeEpoch epoch,
+                              const CodeRetiredVisitor* retired) noexcept;
+  void TrimHistory(CodeEpoch oldest_needed) noexcept { history_.TrimTo(oldest_needed); }
+
+  bool LookupAt(std::uintptr_t pc, CodeEpoch epoch, CodeHit* out) const noexcept;
+  bool Describe(CodeId id, CodeDescriptor* out) const noexcept;
+  // The ids of live records from number `from` on, at most `max`; returns how many, and where to go on in
+  // `*from` (0: that was all).
+  std::size_t LiveIds(RecordIndex* from, CodeId* ids, std::size_t max) const noexcept;
+  std::size_t live_count() const noexcept { return live_; }
+  CodeMapMemory memory() const noexcept;
+
+  // Test seam: the next id that is given out.
+  void SetNextIdForTest(std::uint64_t id) noexcept { next_id_ = id; }
+
+ private:
+  MapState() noexcept : history_(records_) {}
+  ~MapState() = default;
+
+  void AddVictim(RecordIndex index, CodeEpoch epoch) noexcept;
+  void SpareVictims() noexcept;
+  std::size_t RetireVictims(const CodeRetiredVisitor* retired, bool compact) noexcept;
+  RecordIndex LiveRecord(CodeId id) const noexcept;
+
+  // Calls visit(id) for each live range that shares an address with [start, last]; stops when it says false.
+  template <typename Visit>
+  bool ForEachOverlap(std::uintptr_t start, std::uintptr_t last, const Visit& visit) noexcept;
+  template <typename Visit>
+  bool ForEachOverlapIn(std::uint64_t value, unsigned shift, std::uintptr_t start, std::uintptr_t last,
+                        const Visit& visit) noexcept;
+
+  // Making what a change needs. Nothing is published; what was made is in `made_cells_` and `made_nodes_`.
+  Status Prepare(std::span<NewRange> ranges) noexcept;
+  bool PrepareSlot(AtomicWord* slot, std::uintptr_t base, unsigned shift,
+                   std::span<NewRange> ranges) noexcept;
+  SplitNode* PrepareSplit(AtomicWord* slot, std::uintptr_t base, unsigned shift,
+                          const CellImage& image) noexcept;
+  bool PrepareCell(AtomicWord* slot, const CellImage& image) noexcept;
+  bool PrepareWhole(NewRange* range) noexcept;
+  AtomicWord* EnsureSlot(std::uintptr_t pc, Status* status) noexcept;
+  void Unmake(std::span<const NewRange> ranges) noexcept;
+
+  // Applying it.
+  bool ApplyInPlace(const NewRange& range) noexcept;
+  void Publish(std::span<const NewRange> ranges) noexcept;
+  void PublishWhole(AtomicWord* slot, std::uintptr_t base, unsigned shift, const NewRange& range) noexcept;
+  void StoreSlot(AtomicWord* slot, std::uint64_t value) noexcept;
+  void RemoveRange(const Record& record, bool compact) noexcept;
+  void RemoveFrom(AtomicWord* slot, unsigned shift, std::uintptr_t start, std::uintptr_t last, bool compact,
+                  Cell** emptied) noexcept;
+  void Compact(AtomicWord* slot, Cell* cell) noexcept;
+  void LinkOwner(RecordIndex index) noexcept;
+  void UnlinkOwner(RecordIndex index) noexcept;
+  RecordIndex OwnerHead(std::uint64_t owner) const noexcept;
+
+  Status RegisterRanges(std::span<const CodeRegistration> codes, std::span<NewRange> ranges,
+                        OnOverlap on_overlap, CodeEpoch epoch, const CodeRetiredVisitor* retired) noexcept;
+  Status Insert(std::span<NewRange> ranges, CodeEpoch epoch, const CodeRetiredVisitor* retired) noexcept;
+  bool Adopt(const RecordStore& old, CodeEpoch epoch) noexcept;
+
+  RadixRoot* root_ = nullptr;
+  CellPool pool_;
+  RecordStore records_;
+  History history_;
+  HashIndex owners_;  // hash of an owner -> first record of its list
+  std::size_t live_ = 0;
+  std::uint64_t next_id_ = 1;  // up to kIdsEnd
+  std::size_t table_bytes_ = 0;
+
+  // The change that is being made. Victims are the live records that end with it: their death is set, and
+  // RecordStore::next links them.
+  struct {
+    RecordIndex first = 0;
+    RecordIndex last = 0;
+  } victims_;
+  struct {
+    Cell* first = nullptr;
+    Cell* last = nullptr;
+  } made_cells_;
+  struct {
+    SplitNode* first = nullptr;
+    SplitNode* last = nullptr;
+  } made_nodes_;
+  CellImage images_[1 + (kCellShift - kCellShiftMin) /
+                            kSplitBits];  // one for each size of cell; too large for a stack
+};
+
+}  // namespace stackpipe::internal
+
+#endif  // STACKPIPE_CODE_MAP_MAP_STATE_H_

@@ -1,0 +1,23 @@
+// SPDX-License-Identifier: MIT
+//
+// Where all memory of a code map comes from: zeroed pages of the kernel, committed when they are touched.
+// The map never calls malloc, so it works at any moment of a program's life, between fork and exec too, and a
+// fork in the middle of a change leaves no foreign lock behind.
+#ifndef STACKPIPE_CODE_MAP_PAGE_MEMORY_H_
+#define STACKPIPE_CODE_MAP_PAGE_MEMORY_H_
+
+#include <cstddef>
+#include <cstdint>
+
+namespace stackpipe::internal {
+
+// MT-Safe. The size is rounded up to pages. nullptr: out of memory.
+void* AllocatePages(std::size_t bytes) noexcept;
+void FreePages(void* pages, std::size_t bytes) noexcept;
+
+// Test seam: after `allowed` further allocations each one fails, in the whole process. Negative: none fails.
+void FailPageAllocationsForTest(std::int64_t allowed) noexcept;
+
+}  // namespace stackpipe::internal
+
+#endif  // STACKPIPE_CODE_MAP_PAGE_MEMORY_H_

@@ -1,0 +1,150 @@
+// SPDX-License-Identifier: MIT
+#include "code_map/text_store.h"
+
+#include <bit>
+#include <cstring>
+
+namespace stackpipe::internal {
+
+namespace {
+
+// Only for a table in memory: no promise that it stays the same.
+std::uint32_t HashOf(std::string_view text) {
+  constexpr std::uint64_t kOdd = 0x9e3779b97f4a7c15u;
+  std::uint64_t hash = text.size() * kOdd;
+  const char* at = text.data();
+  std::size_t left = text.size();
+  for (; left >= 8; left -= 8, at += 8) {
+    std::uint64_t word;
+    std::memcpy(&word, at, 8);
+    hash = (std::rotl(hash, 23) ^ word) * kOdd;
+  }
+  std::uint64_t word = 0;
+  std::memcpy(&word, at, left);
+  hash = (std::rotl(hash, 23) ^ word) * kOdd;
+  return static_cast<std::uint32_t>((hash ^ hash >> 29) * kOdd >> 32);
+}
+
+}  // namespace
+
+TextStore::~TextStore() {
+  for (std::uint32_t i = 1; i <= chunk_count_; ++i) {
+    if (chunks_[i].memory != nullptr) FreePages(chunks_[i].memory, chunks_[i].bytes);
+  }
+  FreePages(chunks_, kChunksMax * sizeof(Chunk));
+}
+
+unsigned TextStore::ClassOf(std::size_t units) {
+  if (units <= kExactClasses) return static_cast<unsigned>(units) - 1;
+  return kExactClasses + static_cast<unsigned>(std::bit_width(units - 1)) - 7;  // 65..128 units: the first
+}
+
+std::size_t TextStore::UnitsOf(unsigned size_class) {
+  return size_class < kExactClasses ? size_class + 1 : std::size_t{128} << (size_class - kExactClasses);
+}
+
+bool TextStore::Intern(std::string_view text, std::uint32_t* handle) noexcept {
+  *handle = 0;
+  if (text.empty()) return true;
+  if (text.size() > UINT32_MAX) return false;
+  const std::uint32_t hash = HashOf(text);
+  const std::uint32_t known = index_.Find(hash, [&](std::uint32_t value) { return View(value) == text; });
+  if (known != 0) {
+    ++At(known)->held;
+    *handle = known;
+    return true;
+  }
+  if (!index_.Reserve(1)) return false;
+  const std::uint32_t fresh = Allocate(text.size());
+  if (fresh == 0) return false;
+  Text* head = At(fresh);
+  head->hash = hash;
+  head->held = 1;
+  head->length = static_cast<std::uint32_t>(text.size());
+  std::memcpy(head + 1, text.data(), text.size());
+  index_.Insert(hash, fresh);
+  *handle = fresh;
+  return true;
+}
+
+bool TextStore::Release(std::uint32_t handle) noexcept {
+  if (handle == 0) return false;
+  Text* head = At(handle);
+  if (--head->held != 0) return false;
+  index_.Erase(head->hash, handle);
+  Free(handle);
+  return true;
+}
+
+bool TextStore::HeldOnce(std::uint32_t handle) const noexcept { return handle != 0 && At(handle)->held == 1; }
+
+std::string_view TextStore::View(std::uint32_t handle) const noexcept {
+  if (handle == 0) return {};
+  const Text* head = At(handle);
+  return {reinterpret_cast<const char*>(head + 1), head->length};
+}
+
+std::uint32_t TextStore::NewChunk(std::size_t bytes) noexcept {
+  if (chunks_ == nullptr) {
+    chunks_ = static_cast<Chunk*>(AllocatePages(kChunksMax * sizeof(Chunk)));
+    if (chunks_ == nullptr) return 0;
+  }
+  if (first_free_chunk_ == 0 && chunk_count_ + 1 == kChunksMax) return 0;
+  auto* memory = static_cast<std::byte*>(AllocatePages(bytes));
+  if (memory == nullptr) return 0;
+  std::uint32_t chunk = first_free_chunk_;
+  if (chunk != 0) {
+    first_free_chunk_ = static_cast<std::uint32_t>(chunks_[chunk].bytes);
+  } else {
+    chunk = ++chunk_count_;
+  }
+  chunks_[chunk] = {memory, bytes};
+  return chunk;
+}
+
+std::uint32_t TextStore::Allocate(std::size_t length) noexcept {
+  const std::size_t units = UnitsFor(length);
+  if (units > kChunkUnits) return AllocateLarge(units * kUnit);
+  const unsigned size_class = ClassOf(units);
+  const std::uint32_t reused = free_[size_class];
+  if (reused != 0) {
+    free_[size_class] = At(reused)->next_free;
+    return reused;
+  }
+  const std::size_t size = UnitsOf(size_class);
+  if (fill_used_ + size > kChunkUnits) {
+    const std::uint32_t chunk = NewChunk(kChunkUnits * kUnit);
+    if (chunk == 0) return 0;
+    fill_chunk_ = chunk;
+    fill_used_ = 0;
+  }
+  const auto handle = static_cast<std::uint32_t>(fill_chunk_ << 16 | fill_used_);
+  fill_used_ += size;
+  bytes_ += size * kUnit;
+  return handle;
+}
+
+std::uint32_t TextStore::AllocateLarge(std::size_t bytes) noexcept {
+  const std::uint32_t chunk = NewChunk(bytes);
+  if (chunk == 0) return 0;
+  bytes_ += bytes;
+  return chunk << 16;
+}
+
+void TextStore::Free(std::uint32_t handle) noexcept {
+  Text* head = At(handle);
+  const std::size_t units = UnitsFor(head->length);
+  if (units > kChunkUnits) {
+    Chunk* chunk = &chunks_[handle >> 16];
+    bytes_ -= chunk->bytes;
+    FreePages(chunk->memory, chunk->bytes);
+    *chunk = {nullptr, first_free_chunk_};  // `bytes` is the link now
+    first_free_chunk_ = handle >> 16;
+    return;
+  }
+  const unsigned size_class = ClassOf(units);
+  head->next_free = free_[size_class];
+  free_[size_class] = handle;
+}
+
+}  // namespace stackpipe::internal
