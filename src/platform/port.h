@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: MIT
+//
+// What the rest of the project needs from the operating system, as a contract. One implementation for each
+// system: port_linux.cc.
+//
+// Functions marked AS-Safe may be called in signal handlers: no lock, no allocation, errno may change (the
+// handler saves it once).
+#ifndef STACKPIPE_PLATFORM_PORT_H_
+#define STACKPIPE_PLATFORM_PORT_H_
+
+#include <pthread.h>
+#include <time.h>
+
+#include <cstdint>
+
+#include "stackpipe/result.h"
+#include "unwind/native_unwinder.h"
+
+namespace stackpipe::port {
+
+// The clock of all timestamps: CLOCK_MONOTONIC, ns. AS-Safe.
+std::uint64_t NowNs() noexcept;
+// Wall clock, ns since 1970 UTC.
+std::uint64_t RealtimeNs() noexcept;
+// CPU time of a clock (of a thread or the process), ns; 0 if the thread is gone. AS-Safe.
+std::uint64_t ClockNs(clockid_t clock) noexcept;
+
+// The kernel's id of the calling thread. AS-Safe.
+std::int32_t CurrentTid() noexcept;
+
+// The calling thread's stack, as it may grow. Not AS-Safe (the main thread's is read from /proc).
+StackBounds CurrentThreadStack() noexcept;
+
+// A timer that signals one thread. Create on any thread, arm and disarm in handlers too.
+class ThreadTimer {
+ public:
+  // A timer of `clock` that sends `signal` with `value` to the thread `tid`. Errors: kIo.
+  Status Create(clockid_t clock, std::int32_t tid, int signal, void* value) noexcept;
+  // First expiry after `first_ns` of the timer's clock, then each `period_ns` (0 = once). AS-Safe.
+  void Arm(std::uint64_t first_ns, std::uint64_t period_ns) noexcept;
+  void Disarm() noexcept { Arm(0, 0); }
+  // Deletes the timer; a signal that is under way may still arrive.
+  void Delete() noexcept;
+
+ private:
+  timer_t timer_{};
+  bool created_ = false;
+};
+
+// The registers of an interrupted context (the third argument of a signal handler). AS-Safe.
+Registers RegistersOf(const void* ucontext) noexcept;
+// Puts `regs` into a copy of an interrupted context, for walkers that take one. AS-Safe.
+void SetRegisters(void* ucontext, const Registers& regs) noexcept;
+// True if the interrupted pc stands at or right behind a system call instruction. AS-Safe.
+bool InSystemCall(std::uint64_t pc) noexcept;
+
+}  // namespace stackpipe::port
+
+#endif  // STACKPIPE_PLATFORM_PORT_H_

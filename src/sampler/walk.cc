@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: MIT
+#include "sampler/walk.h"
+
+#include <ucontext.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "platform/port.h"
+
+namespace stackpipe {
+
+std::size_t FrameBuffer::Finish() noexcept {
+  if (seen_ <= capacity_) return seen_;
+  // The root half is a ring whose oldest entry stands where the next frame would go.
+  const std::size_t root_half = capacity_ - leaf_half_;
+  const std::size_t oldest = (seen_ - leaf_half_) % root_half;
+  std::rotate(pcs_ + leaf_half_, pcs_ + leaf_half_ + oldest, pcs_ + capacity_);
+  return capacity_;
+}
+
+namespace {
+
+bool IsManaged(CodeKind kind) {
+  return kind == CodeKind::kJit || kind == CodeKind::kAot || kind == CodeKind::kWrapper ||
+         kind == CodeKind::kInterpreter;
+}
+
+// Hands the stack over to the runtime's walker, which starts at the frame that `regs` stand in. Where it
+// finds nothing, the walk ends there, with this frame. A stub is no frame (row A4): the walker begins with
+// its caller.
+WalkResult HandOver(const RuntimeWalker& walker, const void* ucontext, Registers regs, bool is_caller,
+                    CodeKind kind, FrameBuffer* frames, WalkResult result) noexcept {
+  ucontext_t context;
+  std::memcpy(&context, ucontext, sizeof context);
+  if (is_caller) regs.pc -= 1;
+  port::SetRegisters(&context, regs);
+  result.native_frames = frames->seen();
+  walker.walk(&context, frames, walker.data);
+  result.stop = StopReason::kComplete;
+  if (frames->seen() == result.native_frames) {
+    frames->Add(regs.pc);
+    result.stop = kind == CodeKind::kTrampoline ? StopReason::kUnknownCode : StopReason::kRuntimeWalker;
+  }
+  return result;
+}
+
+}  // namespace
+
+WalkResult Walk(const void* ucontext, const StackBounds& stack, const CodeMap& code,
+                const NativeUnwinder& native, const RuntimeWalker* walker, FrameBuffer* frames) noexcept {
+  WalkResult result;
+  const bool runtime_ready = walker != nullptr && walker->ready(walker->data);
+  Registers regs = port::RegistersOf(ucontext);
+  bool is_caller = false;
+  for (std::size_t i = 0; i < FrameBuffer::kMaxWalked; ++i) {
+    const std::uint64_t pc = is_caller ? regs.pc - 1 : regs.pc;
+    CodeHit hit;
+    const bool known = code.Lookup(pc, &hit);
+    if (i == 0) {
+      result.state = known && IsManaged(hit.kind) ? SampleState::kManaged : SampleState::kExternal;
+    }
+    if (known && runtime_ready) return HandOver(*walker, ucontext, regs, is_caller, hit.kind, frames, result);
+    StopReason reason = StopReason::kComplete;
+    Registers caller = regs;
+    bool caller_is_caller = is_caller;
+    const bool stepped = native.Step(&caller, &caller_is_caller, stack, &reason);
+    // Code that is neither registered nor described by call frame information, on a thread of the runtime's:
+    // a stub. The runtime knows its stubs, or goes on from where managed code was last left.
+    if (!stepped && reason == StopReason::kUnknownCode && runtime_ready) {
+      return HandOver(*walker, ucontext, regs, is_caller, CodeKind::kTrampoline, frames, result);
+    }
+    if (!known || hit.kind != CodeKind::kTrampoline) frames->Add(pc);
+    if (!stepped) {
+      result.native_frames = frames->seen();
+      result.stop = reason;
+      return result;
+    }
+    regs = caller;
+    is_caller = caller_is_caller;
+  }
+  result.native_frames = frames->seen();
+  result.stop = StopReason::kDepth;
+  return result;
+}
+
+}  // namespace stackpipe
