@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: MIT
+//
+// Session: profiles the process it lives in, into a nettrace file. A runtime's adapter starts one and tells
+// it of code, modules, domains and threads.
+//
+//     SessionOptions options;
+//     options.output_path = "run.nettrace";
+//     Result<std::unique_ptr<Session>> session = Session::Start(options);
+//     session.value()->RegisterCurrentThread(&walker);
+//     ...
+//     session.value()->End();
+//
+// Threads: every function may be called from any thread unless it says otherwise, but from no signal handler.
+// Guests behave: nothing is printed, no file descriptor is inherited by children, and a forked child is not
+// profiled.
+#ifndef STACKPIPE_SESSION_H_
+#define STACKPIPE_SESSION_H_
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "stackpipe/code_map.h"
+#include "stackpipe/lifecycle.h"
+#include "stackpipe/result.h"
+#include "stackpipe/runtime_adapter.h"
+
+namespace stackpipe {
+
+// What a sample's weight counts.
+enum class SampleMode : std::uint8_t {
+  kCpu,   // CPU time that the thread used
+  kWall,  // time that passed, on the CPU or off it
+};
+
+struct SessionOptions {
+  std::string output_path;    // created; must not exist
+  std::string progress_path;  // a file of sizeof(ProgressBlock) bytes to keep up to date, or empty
+  std::string runtime;        // "mono 6.8.0"
+  SampleMode mode = SampleMode::kCpu;
+  std::uint64_t period_ns = 1'000'000;
+  std::uint64_t duration_ns = 0;  // ends by itself after this time; 0 = never
+  std::size_t frames_max = 128;   // kept per stack
+  // SIGINT, SIGTERM and SIGHUP, where their action is the default one, end the session before they end the
+  // process.
+  bool end_on_signals = false;
+};
+
+class Session {
+ public:
+  // Starts the collector and the sampler. One session for each process at a time.
+  // Errors: kIo (the file: status.os_error() is EEXIST if it is there already), kOutOfMemory, kLimit.
+  static Result<std::unique_ptr<Session>> Start(const SessionOptions& options);
+  // Ends the session if it still runs.
+  ~Session();
+  Session(const Session&) = delete;
+  Session& operator=(const Session&) = delete;
+
+  // False once the session has ended, by End or by itself: what is told from then on goes nowhere.
+  bool active() const;
+
+  // The map of this session: register code in it before it first runs.
+  CodeMap& code();
+
+  // Unregisters code, and says so in the stream. Unknown ids: no effect.
+  void RetireCode(CodeId id);
+
+  // Each is written at its true time, in order. `module` and `domain` are copied.
+  void OnModule(LifecyclePhase phase, const ModuleSnapshot& module);
+  void OnDomain(LifecyclePhase phase, const DomainSnapshot& domain);
+
+  // Samples the calling thread from now on. `walker` may be null and must outlive the registration.
+  Status RegisterCurrentThread(const RuntimeWalker* walker);
+  // Must come from the thread itself before it ends. Its last samples are kept.
+  void UnregisterCurrentThread();
+  // A thread's name, now. `tid` is the kernel's thread id.
+  void SetThreadName(std::int32_t tid, const std::string& name);
+
+  // Stops sampling, writes rundown and end mark, closes the file. Again: no effect. Bounded: a few hundred ms
+  // at most beyond what the file system takes.
+  void End();
+
+ private:
+  struct Impl;
+  explicit Session(std::unique_ptr<Impl> impl);
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace stackpipe
+
+#endif  // STACKPIPE_SESSION_H_

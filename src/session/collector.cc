@@ -1,0 +1,310 @@
+// SPDX-License-Identifier: MIT
+#include "session/collector.h"
+
+#include <algorithm>
+
+namespace stackpipe {
+
+namespace {
+
+// How many rounds the stream waits for the registration of code that a runtime's walker has seen already.
+constexpr int kLateRoundsMax = 3;
+
+}  // namespace
+
+Collector::Collector(SampleMode mode, Sampler& sampler, EventQueue& queue, CodeMap& code,
+                     NativeUnwinder& native, TraceWriter& writer)
+    : mode_(mode), sampler_(sampler), queue_(queue), code_(code), native_(native), writer_(writer) {}
+
+void Collector::Round() {
+  if (native_.Stale()) {
+    const bool changed = native_.Refresh(sampler_.GraceOver()).ok();
+    sampler_.StartGrace(sampler_.Records());
+    if (changed) writer_.NativeObjectsChanged(written_until_ns_);
+  }
+  Drain(false);
+}
+
+Collector::Thread& Collector::ThreadOf(ThreadRecord* record) {
+  if (record->index >= threads_.size()) threads_.resize(record->index + 1);
+  Thread& thread = threads_[record->index];
+  if (thread.generation != record->generation) {
+    thread = Thread{};
+    thread.generation = record->generation;
+    thread.tid = record->tid;
+    thread.last_ns = record->start_ns;
+    thread.last_cpu_ns = record->start_cpu_ns;
+    ++threads_seen_;
+  }
+  return thread;
+}
+
+void Collector::Drain(bool everything) {
+  const std::vector<ThreadRecord*> records = sampler_.Records();
+  const CodeEpoch epoch = code_.epoch();
+  const std::uint64_t now = port::NowNs();
+  const std::uint64_t until = everything ? ~std::uint64_t{0} : sampler_.Watermark(now, records);
+  // Taken after the clock was read: what is told from here on has a later time.
+  queue_.Take(&events_);
+
+  items_.clear();
+  std::vector<std::pair<ThreadRecord*, Ring::Cursor>> cursors;
+  for (ThreadRecord* record : records) {
+    if (record->state.load() == ThreadRecord::State::kFree) continue;
+    ThreadOf(record);
+    Ring::Cursor cursor = record->ring.Begin();
+    cursors.emplace_back(record, cursor);
+    std::size_t size = 0;
+    while (const std::byte* bytes = record->ring.Peek(&cursor, &size)) {
+      const auto* raw = reinterpret_cast<const RawSample*>(bytes);
+      if (raw->time_ns >= until) break;
+      items_.push_back({raw->time_ns, record, raw, 0});
+      record->ring.Next(&cursor);
+    }
+  }
+  for (std::size_t i = 0; i < events_.size() && events_[i].time_ns < until; ++i) {
+    items_.push_back({events_[i].time_ns, nullptr, nullptr, i});
+  }
+  std::stable_sort(items_.begin(), items_.end(),
+                   [](const Item& a, const Item& b) { return a.time_ns < b.time_ns; });
+
+  std::size_t events_written = 0;
+  for (const Item& item : items_) {
+    if (item.record == nullptr) {
+      writer_.Write(events_[item.event]);
+      ++events_written;
+      continue;
+    }
+    if (!everything && waited_rounds_ < kLateRoundsMax && !ReadyToWrite(item.record, *item.sample)) {
+      ++waited_rounds_;
+      break;  // this and all that is later waits for the next round
+    }
+    waited_rounds_ = 0;
+    WriteSample(item.record, *item.sample);
+    for (auto& [record, cursor] : cursors) {
+      if (record != item.record) continue;
+      std::size_t size = 0;
+      record->ring.Peek(&cursor, &size);
+      record->ring.Next(&cursor);
+    }
+  }
+  events_.erase(events_.begin(), events_.begin() + static_cast<std::ptrdiff_t>(events_written));
+
+  for (auto& [record, cursor] : cursors) {
+    Thread& thread = ThreadOf(record);
+    CountRingFull(record, &thread);
+    const bool ended = record->state.load() == ThreadRecord::State::kEnded;
+    record->ring.Pop(cursor);
+    if (ended && record->ring.Empty()) {
+      // The record's last entry is the end mark; where the ring had no room for it, the clocks are not known.
+      WriteTotals(thread, written_until_ns_);
+      closed_handler_ns_ += record->handler_ns.load();
+      closed_handler_times_.AddAll(record->handler_times);
+      NoteFlushed();
+      const bool unflushed = thread.tally.flush_count == flush_count_;
+      const nettrace::Totals waiting = unflushed ? thread.tally.unflushed : nettrace::Totals{};
+      CountRecorded(&closed_, waiting);
+      closed_.totals.expected += thread.tally.totals.expected;
+      closed_.totals.recorded += thread.tally.totals.recorded - waiting.recorded;
+      closed_.totals.dropped += thread.tally.totals.dropped;
+      closed_.totals.suppressed += thread.tally.totals.suppressed - waiting.suppressed;
+      thread.tally = {};
+      sampler_.Release(record);
+    }
+  }
+  // Whatever was not taken was sampled after the clock was read, hence at `epoch` or later; unless a handler
+  // is still running, or a sample waits.
+  if (until == now && waited_rounds_ == 0) code_.TrimHistory(epoch);
+  if (writer_.WantsSequencePoint()) writer_.SequencePoint(written_until_ns_);
+}
+
+// True unless the sample has frames of code whose registration has not come yet, though it must.
+bool Collector::ReadyToWrite(const ThreadRecord*, const RawSample& raw) {
+  if ((raw.flags & RawSample::kUnregistered) == 0) return true;
+  for (std::size_t i = raw.native_frames; i < raw.frame_count; ++i) {
+    CodeHit hit;
+    if (!code_.LookupAt(raw.pcs()[i], raw.epoch, &hit) && !code_.Lookup(raw.pcs()[i], &hit)) return false;
+  }
+  return true;
+}
+
+void Collector::Count(Thread* thread, bool written, std::uint64_t ticks) {
+  NoteFlushed();
+  thread->tally.totals.expected += ticks;
+  if (written) {
+    CountRecorded(&thread->tally, {.recorded = 1, .suppressed = ticks - 1});
+  } else {
+    thread->tally.totals.dropped += ticks;
+  }
+}
+
+void Collector::CountRecorded(Tally* tally, const nettrace::Totals& fresh) {
+  if (tally->flush_count != flush_count_) tally->unflushed = {};
+  tally->flush_count = flush_count_;
+  for (nettrace::Totals* totals : {&tally->totals, &tally->unflushed}) {
+    totals->recorded += fresh.recorded;
+    totals->suppressed += fresh.suppressed;
+  }
+}
+
+void Collector::NoteFlushed() {
+  if (writer_.bytes() != flushed_bytes_) {
+    flushed_bytes_ = writer_.bytes();
+    ++flush_count_;
+  }
+  if (!writer_.failed() || failure_counted_) return;
+  failure_counted_ = true;
+  const auto lose = [this](Tally* tally) {
+    if (tally->flush_count != flush_count_) return;
+    tally->totals.recorded -= tally->unflushed.recorded;
+    tally->totals.suppressed -= tally->unflushed.suppressed;
+    tally->totals.dropped += tally->unflushed.recorded + tally->unflushed.suppressed;
+  };
+  for (Thread& thread : threads_) lose(&thread.tally);
+  lose(&closed_);
+}
+
+void Collector::CountRingFull(ThreadRecord* record, Thread* thread) {
+  const std::uint64_t full = record->ring_full.load();
+  const std::uint64_t fresh = full - thread->ring_full_seen;
+  if (fresh == 0) return;
+  thread->ring_full_seen = full;
+  thread->tally.totals.expected += fresh;
+  thread->tally.totals.dropped += fresh;
+  writer_.CountLost(static_cast<std::uint32_t>(fresh));
+}
+
+void Collector::WriteSample(ThreadRecord* record, const RawSample& raw) {
+  Thread& thread = ThreadOf(record);
+  written_until_ns_ = std::max(written_until_ns_, raw.time_ns);
+  if ((raw.flags & RawSample::kThreadEnd) != 0) {
+    CloseThread(&thread, raw.time_ns, raw.cpu_ns);
+    return;
+  }
+
+  const std::uint64_t wall = raw.time_ns > thread.last_ns ? raw.time_ns - thread.last_ns : 0;
+  const std::uint64_t cpu = raw.cpu_ns > thread.last_cpu_ns ? raw.cpu_ns - thread.last_cpu_ns : 0;
+  const bool off_cpu = (raw.flags & RawSample::kOffCpu) != 0;
+  std::uint64_t weight = 0;
+  if (mode_ == SampleMode::kCpu) {
+    weight = off_cpu ? 0 : cpu;
+    if (!off_cpu) thread.last_cpu_ns = raw.cpu_ns;
+  } else {
+    weight = wall;
+    if ((raw.flags & RawSample::kWoke) != 0 && thread.last.valid) {
+      weight = std::min(cpu, wall);
+      WriteClosing(&thread, thread.last, raw.time_ns, wall - weight);
+    }
+    thread.last_cpu_ns = raw.cpu_ns;
+  }
+  thread.last_ns = raw.time_ns;
+
+  stack_.clear();
+  std::size_t named = 0;
+  for (std::size_t i = 0; i < raw.frame_count; ++i) {
+    const std::uint64_t pc = raw.pcs()[i];
+    const bool late = i >= raw.native_frames && (raw.flags & RawSample::kUnregistered) != 0;
+    named += writer_.Announce(pc, raw.epoch, late, raw.time_ns);
+    stack_.push_back(pc);
+  }
+
+  SampleOut out;
+  out.time_ns = raw.time_ns;
+  out.tid = thread.tid;
+  // Off the CPU is external whatever the frames are: a thread-time view charges the stack until the next
+  // sample.
+  out.sample.type = off_cpu && raw.state == SampleState::kManaged
+                        ? nettrace::SampleType::kExternal
+                        : static_cast<nettrace::SampleType>(raw.state);
+  out.sample.flags =
+      static_cast<std::uint8_t>(static_cast<std::uint8_t>(raw.stop) |
+                                ((raw.flags & RawSample::kInKernel) != 0 ? nettrace::kSampleInKernel : 0) |
+                                (off_cpu ? nettrace::kSampleOffCpu : 0));
+  out.sample.weight_ns = weight;
+  out.sample.elided = raw.elided;
+  out.stack = &stack_;
+  Count(&thread, writer_.Write(out), raw.ticks);
+
+  const auto keep = [&](Kept* kept) {
+    kept->valid = true;
+    kept->out = out;
+    kept->stack = stack_;
+    kept->epoch = raw.epoch;
+    kept->named = named;
+  };
+  if (mode_ == SampleMode::kWall) {
+    keep(&thread.last);
+  } else if (!off_cpu) {
+    keep(&thread.last_on_cpu);
+  }
+}
+
+void Collector::WriteClosing(Thread* thread, const Kept& kept, std::uint64_t time_ns,
+                             std::uint64_t weight_ns) {
+  std::size_t named = 0;
+  for (const std::uint64_t pc : kept.stack) named += writer_.Announce(pc, kept.epoch, false, time_ns);
+  static const std::vector<std::uint64_t> kNoStack;
+  SampleOut closing = kept.out;
+  closing.time_ns = time_ns;
+  closing.sample.weight_ns = weight_ns;
+  closing.stack = named == kept.named ? &kept.stack : &kNoStack;
+  Count(thread, writer_.Write(closing), 1);
+}
+
+void Collector::CloseThread(Thread* thread, std::uint64_t time_ns, std::uint64_t cpu_ns) {
+  written_until_ns_ = std::max(written_until_ns_, time_ns);
+  const std::uint64_t cpu = cpu_ns > thread->last_cpu_ns ? cpu_ns - thread->last_cpu_ns : 0;
+  const std::uint64_t wall = time_ns > thread->last_ns ? time_ns - thread->last_ns : 0;
+  const bool by_wall = mode_ == SampleMode::kWall;
+  const Kept& kept = by_wall ? thread->last : thread->last_on_cpu;
+  if (kept.valid) WriteClosing(thread, kept, time_ns, by_wall ? wall : cpu);
+  thread->last_ns = time_ns;
+  thread->last_cpu_ns = cpu_ns;
+}
+
+void Collector::WriteTotals(const Thread& thread, std::uint64_t time_ns) {
+  nettrace::ThreadTotals totals;
+  totals.thread_id = thread.tid;
+  totals.totals = thread.tally.totals;
+  writer_.Write(totals, time_ns);
+}
+
+void Collector::Finish() {
+  Drain(true);
+  const std::uint64_t now = port::NowNs();
+  for (ThreadRecord* record : sampler_.Records()) {
+    if (record->state.load() != ThreadRecord::State::kActive) continue;
+    Thread& thread = ThreadOf(record);
+    CloseThread(&thread, now, port::ClockNs(record->cpu_clock));
+    WriteTotals(thread, now);
+  }
+}
+
+nettrace::Totals Collector::totals() {
+  NoteFlushed();
+  nettrace::Totals sum = closed_.totals;
+  for (const Thread& thread : threads_) {
+    sum.expected += thread.tally.totals.expected;
+    sum.recorded += thread.tally.totals.recorded;
+    sum.dropped += thread.tally.totals.dropped;
+    sum.suppressed += thread.tally.totals.suppressed;
+  }
+  return sum;
+}
+
+void Collector::SumHandlerTimes(Histogram* to) const {
+  to->AddAll(closed_handler_times_);
+  for (const ThreadRecord* record : sampler_.Records()) {
+    if (record->state.load() != ThreadRecord::State::kFree) to->AddAll(record->handler_times);
+  }
+}
+
+std::uint64_t Collector::handler_ns() const {
+  std::uint64_t sum = closed_handler_ns_;
+  for (const ThreadRecord* record : sampler_.Records()) {
+    if (record->state.load() != ThreadRecord::State::kFree) sum += record->handler_ns.load();
+  }
+  return sum;
+}
+
+}  // namespace stackpipe

@@ -1,0 +1,360 @@
+// SPDX-License-Identifier: MIT
+//
+// A native program with registered code of its own, recorded and read back.
+#include "stackpipe/session.h"
+
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <csignal>
+#include <cstdio>
+#include <cstring>
+#include <map>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "nettrace/clr_events.h"
+#include "nettrace/reader.h"
+#include "platform/port.h"
+#include "session/progress_block.h"
+
+namespace stackpipe {
+namespace {
+
+// What the tests ask of a trace. Names are resolved from what stands before a sample, as the format promises.
+struct ReadBack : nettrace::Visitor {
+  struct Frame {
+    std::uint64_t pc;
+    std::string name;
+  };
+  struct Sample {
+    std::uint64_t time, tid, weight;
+    std::uint8_t flags;
+    std::vector<Frame> frames;
+  };
+  std::map<std::uint64_t, nettrace::Method> live;
+  std::vector<Sample> samples;
+  std::vector<std::string> order;  // "unloading a.dll", ...
+  std::vector<std::uint64_t> times;
+  std::map<std::int32_t, nettrace::Totals> totals;
+  nettrace::SessionEnd end;
+  nettrace::ReadSummary summary;
+
+  explicit ReadBack(const std::string& path) {
+    auto source = nettrace::OpenFile(path.c_str());
+    if (source.ok()) summary = nettrace::Read(*source.value(), *this);
+  }
+
+  void OnEvent(const nettrace::Event& event) override {
+    const std::string& provider = event.type->provider;
+    times.push_back(event.timestamp);
+    if (provider == nettrace::kSampleProvider) {
+      nettrace::Sample sample;
+      ASSERT_TRUE(nettrace::Decode(event.payload, &sample));
+      Sample out{event.timestamp, event.thread_id, sample.weight_ns, sample.flags, {}};
+      for (const std::uint64_t pc : event.stack) out.frames.push_back({pc, NameOf(pc)});
+      samples.push_back(std::move(out));
+    } else if (provider == nettrace::kRuntimeProvider &&
+               (event.type->event_id == 143 || event.type->event_id == 144)) {
+      nettrace::Method method;
+      ASSERT_TRUE(nettrace::Decode(event.payload, event.type->version, &method));
+      if (event.type->event_id == 143) {
+        EXPECT_TRUE(live.emplace(method.start, method).second) << method.name;
+      } else {
+        EXPECT_EQ(live.erase(method.start), 1u) << method.name;
+      }
+    } else if (provider == nettrace::kStackpipeProvider && event.type->event_id == 4) {
+      nettrace::ThreadTotals thread;
+      ASSERT_TRUE(nettrace::Decode(event.payload, &thread));
+      totals[thread.thread_id] = thread.totals;
+    } else if (provider == nettrace::kStackpipeProvider && event.type->event_id == 5) {
+      ASSERT_TRUE(nettrace::Decode(event.payload, &end));
+    } else if (provider == nettrace::kStackpipeProvider && event.type->event_id == 6) {
+      nettrace::ModulePhase phase;
+      ASSERT_TRUE(nettrace::Decode(event.payload, &phase));
+      constexpr const char* kNames[] = {"loading", "loaded", "unloading", "unloaded"};
+      order.push_back(std::string(kNames[phase.phase]) + " " + phase.path);
+    }
+  }
+
+  std::string NameOf(std::uint64_t pc) const {
+    auto it = live.upper_bound(pc);
+    if (it == live.begin()) return {};
+    --it;
+    return pc < it->second.start + it->second.size ? it->second.name : std::string();
+  }
+
+  std::uint64_t WeightOf(std::uint64_t tid) const {
+    std::uint64_t sum = 0;
+    for (const Sample& sample : samples) sum += sample.tid == tid ? sample.weight : 0;
+    return sum;
+  }
+};
+
+volatile unsigned sink = 0;
+
+__attribute__((noinline)) void Spin(std::uint64_t cpu_ns) {
+  const std::uint64_t end = port::ClockNs(CLOCK_THREAD_CPUTIME_ID) + cpu_ns;
+  while (port::ClockNs(CLOCK_THREAD_CPUTIME_ID) < end) {
+    for (unsigned i = 0; i < 1000; ++i) sink = sink * 31 + i;
+  }
+}
+
+class SessionTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    char name[] = "/tmp/stackpipe-session-XXXXXX";
+    directory_ = mkdtemp(name);
+    options_.output_path = directory_ + "/t.nettrace";
+    options_.progress_path = directory_ + "/progress";
+  }
+  void TearDown() override {
+    unlink(options_.output_path.c_str());
+    unlink(options_.progress_path.c_str());
+    rmdir(directory_.c_str());
+  }
+  std::unique_ptr<Session> Start() {
+    Result<std::unique_ptr<Session>> session = Session::Start(options_);
+    EXPECT_TRUE(session.ok()) << session.status().context();
+    return std::move(session.value());
+  }
+
+  std::string directory_;
+  SessionOptions options_;
+};
+
+void ExpectTotalsAddUp(const ReadBack& trace) {
+  nettrace::Totals sum;
+  for (const auto& [tid, totals] : trace.totals) {
+    EXPECT_EQ(totals.expected, totals.recorded + totals.dropped + totals.suppressed);
+    sum.expected += totals.expected;
+    sum.recorded += totals.recorded;
+  }
+  EXPECT_EQ(trace.end.totals.expected, sum.expected);
+  EXPECT_EQ(trace.end.totals.recorded, trace.samples.size());
+}
+
+TEST_F(SessionTest, CpuWeightsAddUpToTheCpuTime) {
+  auto session = Start();
+  std::uint64_t cpu = 0;
+  std::int32_t tid = 0;
+  std::thread([&] {
+    ASSERT_TRUE(session->RegisterCurrentThread(nullptr).ok());
+    const std::uint64_t begin = port::ClockNs(CLOCK_THREAD_CPUTIME_ID);
+    for (int i = 0; i < 4; ++i) {
+      Spin(25'000'000);
+      std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    }
+    cpu = port::ClockNs(CLOCK_THREAD_CPUTIME_ID) - begin;
+    tid = port::CurrentTid();
+    session->UnregisterCurrentThread();
+  }).join();
+  session->End();
+  const ReadBack trace(options_.output_path);
+  EXPECT_TRUE(trace.summary.complete) << trace.summary.detail;
+  EXPECT_EQ(trace.summary.lost, 0u);
+  EXPECT_NEAR(static_cast<double>(trace.WeightOf(static_cast<std::uint64_t>(tid))), static_cast<double>(cpu),
+              2e6);
+  EXPECT_TRUE(std::is_sorted(trace.times.begin(), trace.times.end()));
+  ExpectTotalsAddUp(trace);
+}
+
+TEST_F(SessionTest, WallWeightsAddUpToTheTimeAndSleepGoesToTheStackThatSlept) {
+  options_.mode = SampleMode::kWall;
+  auto session = Start();
+  std::uint64_t wall = 0, slept = 0;
+  std::int32_t tid = 0;
+  std::thread([&] {
+    ASSERT_TRUE(session->RegisterCurrentThread(nullptr).ok());
+    const std::uint64_t begin = port::NowNs();
+    Spin(30'000'000);
+    slept = port::NowNs();
+    std::this_thread::sleep_for(std::chrono::milliseconds(200));
+    slept = port::NowNs() - slept;
+    Spin(30'000'000);
+    wall = port::NowNs() - begin;
+    tid = port::CurrentTid();
+    session->UnregisterCurrentThread();
+  }).join();
+  session->End();
+  const ReadBack trace(options_.output_path);
+  EXPECT_NEAR(static_cast<double>(trace.WeightOf(static_cast<std::uint64_t>(tid))), static_cast<double>(wall),
+              3e6);
+  std::uint64_t asleep = 0;
+  for (const auto& sample : trace.samples) {
+    if ((sample.flags & nettrace::kSampleOffCpu) != 0) asleep += sample.weight;
+  }
+  // It is noticed at the first tick in it.
+  EXPECT_NEAR(static_cast<double>(asleep), static_cast<double>(slept), 10e6);
+  ExpectTotalsAddUp(trace);
+}
+
+// Code that runs at one address under one name, goes, and is followed there by other code.
+TEST_F(SessionTest, AnAddressThatIsUsedAgainHasTheNameOfItsTime) {
+  auto session = Start();
+  // The instructions of a counting loop: rdi times.
+  constexpr unsigned char kLoop[] = {0x48, 0x89, 0xf8, 0x48, 0xff, 0xc8, 0x75, 0xfb, 0xc3};
+  void* page = mmap(nullptr, 4096, PROT_READ | PROT_WRITE | PROT_EXEC, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  ASSERT_NE(page, MAP_FAILED);
+  std::memcpy(page, kLoop, sizeof kLoop);
+  const auto run = reinterpret_cast<std::uint64_t (*)(std::uint64_t)>(page);
+  ASSERT_TRUE(session->RegisterCurrentThread(nullptr).ok());
+  std::vector<std::uint64_t> changes;
+  for (int i = 0; i < 6; ++i) {
+    const std::string name = "life" + std::to_string(i);
+    const Result<CodeId> id = session->code().Register({.start = reinterpret_cast<std::uintptr_t>(page),
+                                                        .size = sizeof kLoop,
+                                                        .kind = CodeKind::kJit,
+                                                        .name_space = "Test",
+                                                        .name = name});
+    ASSERT_TRUE(id.ok());
+    changes.push_back(port::NowNs());
+    const std::uint64_t end = port::ClockNs(CLOCK_THREAD_CPUTIME_ID) + 30'000'000;
+    while (port::ClockNs(CLOCK_THREAD_CPUTIME_ID) < end) run(1'000'000);
+    session->RetireCode(id.value());
+  }
+  session->End();
+  munmap(page, 4096);
+  const ReadBack trace(options_.output_path);
+  std::map<std::string, int> seen;
+  for (const auto& sample : trace.samples) {
+    const auto life = std::upper_bound(changes.begin(), changes.end(), sample.time) - changes.begin();
+    for (const auto& frame : sample.frames) {
+      if (frame.pc < reinterpret_cast<std::uintptr_t>(page) ||
+          frame.pc >= reinterpret_cast<std::uintptr_t>(page) + 4096)
+        continue;
+      EXPECT_EQ(frame.name, "life" + std::to_string(life - 1));
+      ++seen[frame.name];
+    }
+  }
+  EXPECT_EQ(seen.size(), 6u);
+}
+
+// Proves: C2 C3 C4
+TEST_F(SessionTest, NestedUnloadsKeepTheirOrderAndTheirFields) {
+  auto session = Start();
+  ModuleSnapshot outer{.id = 1, .path = "outer.dll"}, inner{.id = 2, .path = "inner.dll"};
+  for (const LifecyclePhase phase : {LifecyclePhase::kLoading, LifecyclePhase::kLoaded}) {
+    session->OnModule(phase, outer);
+    session->OnModule(phase, inner);
+  }
+  session->OnModule(LifecyclePhase::kUnloading, outer);
+  session->OnModule(LifecyclePhase::kUnloading, inner);
+  session->OnModule(LifecyclePhase::kUnloaded, inner);
+  session->OnModule(LifecyclePhase::kUnloaded, outer);
+  session->End();
+  const ReadBack trace(options_.output_path);
+  const std::vector<std::string> expected = {
+      "loading outer.dll",   "loading inner.dll",   "loaded outer.dll",   "loaded inner.dll",
+      "unloading outer.dll", "unloading inner.dll", "unloaded inner.dll", "unloaded outer.dll"};
+  EXPECT_EQ(trace.order, expected);
+}
+
+TEST_F(SessionTest, NamesNativeFrames) {
+  auto session = Start();
+  ASSERT_TRUE(session->RegisterCurrentThread(nullptr).ok());
+  Spin(100'000'000);
+  session->End();
+  const ReadBack trace(options_.output_path);
+  std::size_t to_main = 0;
+  for (const auto& sample : trace.samples) {
+    for (const auto& frame : sample.frames) to_main += frame.name == "main";
+  }
+  EXPECT_GT(to_main, 20u);
+}
+
+TEST_F(SessionTest, RefusesAFileThatIsThere) {
+  close(open(options_.output_path.c_str(), O_CREAT | O_WRONLY, 0600));
+  const Result<std::unique_ptr<Session>> session = Session::Start(options_);
+  EXPECT_FALSE(session.ok());
+  EXPECT_EQ(session.status().os_error(), EEXIST);
+}
+
+TEST_F(SessionTest, AFullDiskLosesSamplesAndSaysSo) {
+  rlimit old{};
+  getrlimit(RLIMIT_FSIZE, &old);
+  rlimit small = old;
+  small.rlim_cur = 20'000;
+  signal(SIGXFSZ, SIG_IGN);
+  setrlimit(RLIMIT_FSIZE, &small);
+  auto session = Start();
+  ASSERT_TRUE(session->RegisterCurrentThread(nullptr).ok());
+  // Deeper and deeper, so that no stack comes twice.
+  for (int i = 0; i < 40; ++i) Spin(20'000'000);
+  session->End();
+  setrlimit(RLIMIT_FSIZE, &old);
+  signal(SIGXFSZ, SIG_DFL);
+  const int fd = open(options_.progress_path.c_str(), O_RDONLY);
+  void* at = mmap(nullptr, sizeof(ProgressBlock), PROT_READ, MAP_SHARED, fd, 0);
+  close(fd);
+  ASSERT_NE(at, MAP_FAILED);
+  const auto* progress = static_cast<const ProgressBlock*>(at);
+  EXPECT_EQ(progress->write_error.load(), static_cast<std::uint64_t>(EFBIG));
+  EXPECT_GT(progress->dropped.load(), 0u);
+  EXPECT_EQ(progress->ended.load(), 0u);
+  const ReadBack trace(options_.output_path);
+  EXPECT_EQ(trace.summary.status.code(), StatusCode::kTruncated);
+  EXPECT_FALSE(trace.summary.complete);
+  munmap(at, sizeof(ProgressBlock));
+}
+
+TEST_F(SessionTest, AForkedChildIsInertAndTheParentGoesOn) {
+  auto session = Start();
+  ASSERT_TRUE(session->RegisterCurrentThread(nullptr).ok());
+  const pid_t child = fork();
+  if (child == 0) {
+    Spin(20'000'000);
+    session->End();  // must neither hang nor touch the parent's file
+    _exit(0);
+  }
+  int status = 0;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+  Spin(50'000'000);
+  session->End();
+  const ReadBack trace(options_.output_path);
+  EXPECT_TRUE(trace.summary.complete) << trace.summary.detail;
+  EXPECT_GT(trace.samples.size(), 10u);
+}
+
+TEST_F(SessionTest, EndsByItselfAfterItsDuration) {
+  options_.duration_ns = 100'000'000;
+  auto session = Start();
+  ASSERT_TRUE(session->RegisterCurrentThread(nullptr).ok());
+  Spin(400'000'000);
+  session->End();
+  const ReadBack trace(options_.output_path);
+  EXPECT_TRUE(trace.summary.complete);
+  EXPECT_LT(trace.end.duration_ns, 350'000'000u);
+}
+
+// Threads that live shortly, many of them: none is lost, none leaves anything behind.
+TEST_F(SessionTest, ShortThreadsAreAllAccountedFor) {
+  auto session = Start();
+  std::vector<std::int32_t> tids;
+  for (int i = 0; i < 200; ++i) {
+    std::thread([&] {
+      ASSERT_TRUE(session->RegisterCurrentThread(nullptr).ok());
+      tids.push_back(port::CurrentTid());
+      Spin(2'000'000);
+      session->UnregisterCurrentThread();
+    }).join();
+  }
+  session->End();
+  const ReadBack trace(options_.output_path);
+  for (const std::int32_t tid : tids) EXPECT_GT(trace.totals.count(tid), 0u);
+  double weight = 0;
+  for (const auto& sample : trace.samples) weight += static_cast<double>(sample.weight);
+  EXPECT_GT(weight, 200 * 2e6 * 0.7);
+}
+
+}  // namespace
+}  // namespace stackpipe

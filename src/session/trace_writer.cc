@@ -1,0 +1,326 @@
+// SPDX-License-Identifier: MIT
+#include "session/trace_writer.h"
+
+#include <sys/sysinfo.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <cstring>
+
+#include "platform/port.h"
+
+namespace stackpipe {
+
+namespace {
+
+using nettrace::Encode;
+
+std::string CommandLine() {
+  std::string line;
+  std::FILE* file = std::fopen("/proc/self/cmdline", "re");
+  if (file == nullptr) return line;
+  char buffer[4096];
+  std::string raw;
+  for (std::size_t n; (n = std::fread(buffer, 1, sizeof buffer, file)) > 0;) raw.append(buffer, n);
+  std::fclose(file);
+  // Readers take the program's name up to the first blank, unless it is quoted.
+  for (std::size_t at = 0; at < raw.size(); at += std::strlen(raw.c_str() + at) + 1) {
+    const std::string word = raw.c_str() + at;
+    const bool quote = word.find(' ') != std::string::npos;
+    if (!line.empty()) line += ' ';
+    line += quote ? '"' + word + '"' : word;
+  }
+  return line;
+}
+
+nettrace::StreamHeader HeaderNow() {
+  nettrace::StreamHeader header;
+  header.sync_ticks = port::NowNs();
+  const std::uint64_t realtime = port::RealtimeNs();
+  const time_t seconds = static_cast<time_t>(realtime / 1'000'000'000u);
+  tm utc{};
+  gmtime_r(&seconds, &utc);
+  const int parts[8] = {
+      utc.tm_year + 1900, utc.tm_mon + 1, utc.tm_wday, utc.tm_mday,
+      utc.tm_hour,        utc.tm_min,     utc.tm_sec,  static_cast<int>(realtime / 1'000'000 % 1000)};
+  for (std::size_t i = 0; i < 8; ++i) header.utc[i] = static_cast<std::int16_t>(parts[i]);
+  header.process_id = getpid();
+  header.processor_count = get_nprocs();
+  return header;
+}
+
+nettrace::Module ModuleOf(const ModuleSnapshot& module) {
+  nettrace::Module out;
+  out.module_id = module.id;
+  out.assembly_id = module.assembly_id;
+  out.flags = module.dynamic ? 4u : 0u;
+  out.il_path = module.path;
+  out.native_path = module.native_path;
+  std::copy(std::begin(module.pdb_guid), std::end(module.pdb_guid), std::begin(out.pdb_signature));
+  out.pdb_age = module.pdb_age;
+  out.pdb_path = module.pdb_path;
+  return out;
+}
+
+std::string BaseName(const std::string& path) { return path.substr(path.rfind('/') + 1); }
+
+}  // namespace
+
+TraceWriter::TraceWriter(nettrace::Sink& sink, std::int32_t capture_tid, const CodeMap& code,
+                         const NativeUnwinder& native)
+    : code_(code),
+      native_(native),
+      writer_(sink, static_cast<std::uint64_t>(capture_tid)),
+      capture_tid_(capture_tid) {}
+
+void TraceWriter::Begin(const SessionOptions& options) {
+  nettrace::StreamHeader header = HeaderNow();
+  header.expected_sampling_rate =
+      static_cast<std::int32_t>(std::min<std::uint64_t>(options.period_ns, 1'000'000'000));
+  failed_ |= !writer_.Begin(header).ok();
+  // Times at or before the sync time mean "no time" to some readers.
+  last_time_ns_ = header.sync_ticks + 1;
+  nettrace::EncodeProcessInfo(CommandLine(), "Linux", "x64", &payload_);
+  Event(nettrace::kProcessInfoType, 0);
+  nettrace::SessionStart start;
+  start.mode = options.mode == SampleMode::kCpu ? "cpu" : "wall";
+  start.period_ns = static_cast<std::int64_t>(options.period_ns);
+  start.monotonic_ns = static_cast<std::int64_t>(port::NowNs());
+  start.realtime_ns = static_cast<std::int64_t>(port::RealtimeNs());
+  start.tool_version = STACKPIPE_VERSION;
+  start.runtime = options.runtime;
+  Encode(start, &payload_);
+  Event(nettrace::kSessionStartType, 0);
+  Flush();
+}
+
+void TraceWriter::Event(const nettrace::TypeInfo& type, std::uint64_t time_ns, std::int32_t tid) {
+  last_time_ns_ = std::max(last_time_ns_, time_ns);
+  failed_ |= !writer_
+                  .Event(type, last_time_ns_, static_cast<std::uint64_t>(tid != 0 ? tid : capture_tid_), true,
+                         {}, payload_)
+                  .ok();
+}
+
+bool TraceWriter::MethodOf(CodeId id, nettrace::Method* method, nettrace::CodeInfo* info) const {
+  CodeDescriptor code;
+  if (!code_.Describe(id, &code)) return false;
+  method->method_id = id;
+  method->module_id = code.module_id;
+  method->start = code.start;
+  method->size = static_cast<std::uint32_t>(code.size);
+  method->flags = nettrace::kMethodFlagJitted;
+  method->name_space = code.name_space;
+  method->name = code.name;
+  method->signature = code.signature;
+  info->method_id = id;
+  info->kind = static_cast<std::int32_t>(code.kind);
+  info->source_file = code.source_file;
+  info->source_line = static_cast<std::int32_t>(code.source_line);
+  return true;
+}
+
+bool TraceWriter::AnnounceCode(CodeId id, std::uint64_t time_ns) {
+  if (id >= code_told_.size()) code_told_.resize(id + std::size_t{1024}, Told::kNothing);
+  if (code_told_[id] != Told::kNothing) return code_told_[id] == Told::kLoad;
+  nettrace::Method method;
+  nettrace::CodeInfo info;
+  if (!MethodOf(id, &method, &info)) return false;
+  code_told_[id] = Told::kLoad;
+  Encode(info, &payload_);
+  Event(nettrace::kCodeInfoType, time_ns);
+  Encode(method, &payload_);
+  Event(nettrace::kMethodLoadVerboseType, time_ns);
+  return true;
+}
+
+bool TraceWriter::AnnounceNative(std::uint64_t pc, std::uint64_t time_ns) {
+  auto next = natives_.upper_bound(pc);
+  if (next != natives_.begin() && pc < std::prev(next)->second.end) return true;
+  NativeSymbol symbol;
+  if (!native_.Symbolize(pc, &symbol) || symbol.function_start == 0) return false;
+  // Never two names for one address: what overlaps is left as it was told first.
+  next = natives_.upper_bound(pc);
+  std::uint64_t start = symbol.function_start;
+  std::uint64_t end = symbol.function_end;
+  if (next != natives_.end()) end = std::min<std::uint64_t>(end, next->first);
+  if (next != natives_.begin()) start = std::max(start, std::prev(next)->second.end);
+
+  if (native_modules_.find(symbol.object_id) == native_modules_.end()) {
+    nettrace::Module module;
+    module.module_id = kNativeIds + symbol.object_id;
+    module.flags = 2;  // native
+    // Not the native path: TraceEvent throws for one of fewer than seven characters ("[vdso]").
+    module.il_path = symbol.object_path;
+    std::copy_n(symbol.build_id, std::min<std::size_t>(symbol.build_id_size, 16),
+                module.native_pdb_signature);
+    Encode(module, &payload_);
+    Event(nettrace::kModuleLoadType, time_ns);
+    native_modules_.emplace(symbol.object_id, std::move(module));
+  }
+  NativeMethod native;
+  native.end = end;
+  native.method_id = next_native_id_++;
+  native.object_id = symbol.object_id;
+  native.method.method_id = native.method_id;
+  native.method.module_id = kNativeIds + symbol.object_id;
+  native.method.start = start;
+  native.method.size = static_cast<std::uint32_t>(end - start);
+  native.method.flags = nettrace::kMethodFlagJitted;
+  native.method.name_space = "native";
+  if (symbol.function.empty()) {
+    char offset[32];
+    std::snprintf(offset, sizeof offset, "+0x%lx", static_cast<unsigned long>(start - symbol.object_start));
+    native.method.name = BaseName(symbol.object_path) + offset;
+  } else {
+    native.method.name = symbol.function;
+  }
+  nettrace::CodeInfo info;
+  info.method_id = native.method_id;
+  info.kind = static_cast<std::int32_t>(CodeKind::kNative);
+  Encode(info, &payload_);
+  Event(nettrace::kCodeInfoType, time_ns);
+  Encode(native.method, &payload_);
+  Event(nettrace::kMethodLoadVerboseType, time_ns);
+  natives_.emplace(start, std::move(native));
+  return true;
+}
+
+bool TraceWriter::Announce(std::uint64_t pc, CodeEpoch epoch, bool late, std::uint64_t time_ns) {
+  CodeHit hit;
+  if (code_.LookupAt(pc, epoch, &hit)) return AnnounceCode(hit.id, time_ns);
+  if (late && code_.LookupAt(pc, code_.epoch(), &hit)) {
+    CodeDescriptor code;
+    if (code_.Describe(hit.id, &code) && code.birth > epoch) return AnnounceCode(hit.id, time_ns);
+  }
+  return AnnounceNative(pc, time_ns);
+}
+
+void TraceWriter::NativeObjectsChanged(std::uint64_t time_ns) {
+  for (auto it = natives_.begin(); it != natives_.end();) {
+    NativeSymbol now;
+    if (native_.Symbolize(it->first, &now) && now.object_id == it->second.object_id) {
+      ++it;
+      continue;
+    }
+    Encode(it->second.method, &payload_);
+    Event(nettrace::kMethodUnloadVerboseType, time_ns);
+    it = natives_.erase(it);
+  }
+}
+
+bool TraceWriter::Write(const SampleOut& out) {
+  if (failed_) return false;
+  last_time_ns_ = std::max(last_time_ns_, out.time_ns);
+  Encode(out.sample, &payload_);
+  failed_ = !writer_
+                 .Event(nettrace::kSampleType, last_time_ns_, static_cast<std::uint64_t>(out.tid), true,
+                        *out.stack, payload_)
+                 .ok();
+  return !failed_;
+}
+
+void TraceWriter::WriteModule(const ModuleSnapshot& module, const nettrace::TypeInfo& type,
+                              std::uint64_t time_ns, std::int32_t tid) {
+  Encode(ModuleOf(module), &payload_);
+  Event(type, time_ns, tid);
+}
+
+void TraceWriter::Write(const LifecycleEvent& event) {
+  const std::uint64_t time = event.time_ns;
+  const std::int32_t tid = event.tid;
+  if (const auto* m = std::get_if<ModuleEvent>(&event.what)) {
+    nettrace::ModulePhase phase;
+    phase.module_id = m->module.id;
+    phase.phase = static_cast<std::int32_t>(m->phase);
+    phase.path = m->module.path;
+    phase.guid = m->module.guid;
+    phase.flags = (m->module.dynamic ? 1 : 0) | (m->module.aot ? 2 : 0);
+    Encode(phase, &payload_);
+    Event(nettrace::kModulePhaseType, time, tid);
+    if (m->phase == LifecyclePhase::kLoaded) {
+      modules_[m->module.id] = m->module;
+      WriteModule(m->module, nettrace::kModuleLoadType, time, tid);
+    } else if (m->phase == LifecyclePhase::kUnloaded) {
+      WriteModule(m->module, nettrace::kModuleUnloadType, time, tid);
+      modules_.erase(m->module.id);
+    }
+  } else if (const auto* d = std::get_if<DomainEvent>(&event.what)) {
+    nettrace::DomainPhase phase;
+    phase.domain_id = d->domain.id;
+    phase.phase = static_cast<std::int32_t>(d->phase);
+    phase.name = d->domain.name;
+    Encode(phase, &payload_);
+    Event(nettrace::kDomainPhaseType, time, tid);
+    if (d->phase == LifecyclePhase::kLoaded || d->phase == LifecyclePhase::kUnloaded) {
+      nettrace::AppDomain domain;
+      domain.id = d->domain.id;
+      domain.name = d->domain.name;
+      domain.index = static_cast<std::uint32_t>(d->domain.id);
+      Encode(domain, &payload_);
+      Event(
+          d->phase == LifecyclePhase::kLoaded ? nettrace::kAppDomainLoadType : nettrace::kAppDomainUnloadType,
+          time, tid);
+    }
+  } else if (const auto* retired = std::get_if<CodeRetired>(&event.what)) {
+    nettrace::Method method;
+    nettrace::CodeInfo info;
+    if (retired->id >= code_told_.size()) code_told_.resize(retired->id + std::size_t{1024}, Told::kNothing);
+    if (code_told_[retired->id] == Told::kLoad && MethodOf(retired->id, &method, &info)) {
+      Encode(method, &payload_);
+      Event(nettrace::kMethodUnloadVerboseType, time, tid);
+    }
+    code_told_[retired->id] = Told::kUnload;
+  } else if (const auto* named = std::get_if<ThreadNamed>(&event.what)) {
+    nettrace::ThreadName name;
+    name.thread_id = named->tid;
+    name.name = named->name;
+    Encode(name, &payload_);
+    Event(nettrace::kThreadNameType, time, tid);
+  }
+}
+
+void TraceWriter::Write(const nettrace::ThreadTotals& totals, std::uint64_t time_ns) {
+  Encode(totals, &payload_);
+  Event(nettrace::kThreadTotalsType, time_ns);
+}
+
+void TraceWriter::Flush() { failed_ |= !writer_.Flush().ok(); }
+
+void TraceWriter::SequencePoint(std::uint64_t time_ns) {
+  last_time_ns_ = std::max(last_time_ns_, time_ns);
+  failed_ |= !writer_.SequencePoint(last_time_ns_).ok();
+}
+
+void TraceWriter::End(const nettrace::SessionEnd& end, std::uint64_t time_ns) {
+  nettrace::EncodeClrInstance(&payload_);
+  Event(nettrace::kDcEndInitType, time_ns);
+  std::vector<CodeId> live;
+  code_.ForEachLive([](void* to, CodeId id) { static_cast<std::vector<CodeId>*>(to)->push_back(id); }, &live);
+  std::sort(live.begin(), live.end());
+  for (const CodeId id : live) {
+    nettrace::Method method;
+    nettrace::CodeInfo info;
+    if (!MethodOf(id, &method, &info)) continue;
+    Encode(method, &payload_);
+    Event(nettrace::kMethodDcEndVerboseType, time_ns);
+  }
+  for (const auto& [start, native] : natives_) {
+    Encode(native.method, &payload_);
+    Event(nettrace::kMethodDcEndVerboseType, time_ns);
+  }
+  for (const auto& [id, module] : modules_) WriteModule(module, nettrace::kModuleDcEndType, time_ns, 0);
+  for (const auto& [id, module] : native_modules_) {
+    Encode(module, &payload_);
+    Event(nettrace::kModuleDcEndType, time_ns);
+  }
+  nettrace::EncodeClrInstance(&payload_);
+  Event(nettrace::kDcEndCompleteType, time_ns);
+  Encode(end, &payload_);
+  Event(nettrace::kSessionEndType, time_ns);
+  failed_ |= !writer_.End(last_time_ns_).ok();
+}
+
+}  // namespace stackpipe
