@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: MIT
+//
+// The native unwinder: a walk, by depth, beside libgcc's; and what happens outside handlers.
+// bench_unwind_libunwind.cc compares with libunwind, which must not be linked here: it replaces
+// _Unwind_Backtrace.
+#include <benchmark/benchmark.h>
+#include <execinfo.h>
+#include <unwind.h>
+
+#include "bench_unwind_stack.h"
+
+namespace stackpipe::bench {
+namespace {
+
+constexpr std::size_t kFramesMax = 4096;
+
+void ReportFrames(benchmark::State& state, std::size_t frames) {
+  state.counters["frames"] = static_cast<double>(frames);
+  state.counters["per_frame"] =
+      benchmark::Counter(static_cast<double>(frames),
+                         benchmark::Counter::kIsIterationInvariantRate | benchmark::Counter::kInvert);
+}
+
+void BM_Walk(benchmark::State& state) {
+  NativeUnwinder unwinder;
+  if (!unwinder.Refresh(true).ok()) return state.SkipWithError("Refresh");
+  OnDeepStack(static_cast<std::size_t>(state.range(0)), [&] {
+    static std::uint64_t pcs[kFramesMax];
+    const StackBounds bounds = CurrentStack();
+    ucontext_t context;
+    getcontext(&context);
+    const Registers regs = RegistersOf(context);
+    std::size_t frames = 0;
+    for (auto _ : state) benchmark::DoNotOptimize(frames = Walk(unwinder, regs, bounds, pcs, kFramesMax));
+    ReportFrames(state, frames);
+  });
+}
+BENCHMARK(BM_Walk)->Arg(10)->Arg(55)->Arg(500);
+
+void BM_LibgccUnwindBacktrace(benchmark::State& state) {
+  OnDeepStack(static_cast<std::size_t>(state.range(0)), [&] {
+    std::size_t frames = 0;
+    const auto count = [](_Unwind_Context* context, void* total) {
+      benchmark::DoNotOptimize(_Unwind_GetIP(context));
+      ++*static_cast<std::size_t*>(total);
+      return _URC_NO_REASON;
+    };
+    for (auto _ : state) {
+      frames = 0;
+      _Unwind_Backtrace(count, &frames);
+    }
+    ReportFrames(state, frames);
+  });
+}
+BENCHMARK(BM_LibgccUnwindBacktrace)->Arg(55);
+
+void BM_GlibcBacktrace(benchmark::State& state) {
+  OnDeepStack(static_cast<std::size_t>(state.range(0)), [&] {
+    void* pcs[256];
+    int frames = 0;
+    for (auto _ : state) benchmark::DoNotOptimize(frames = backtrace(pcs, 256));
+    ReportFrames(state, static_cast<std::size_t>(frames));
+  });
+}
+BENCHMARK(BM_GlibcBacktrace)->Arg(55);
+
+// The first Refresh of a process: reads and compiles the CFI of all its objects.
+void BM_FirstRefresh(benchmark::State& state) {
+  for (auto _ : state) {
+    NativeUnwinder unwinder;
+    if (!unwinder.Refresh(true).ok()) return state.SkipWithError("Refresh");
+  }
+}
+BENCHMARK(BM_FirstRefresh)->Unit(benchmark::kMillisecond);
+
+void BM_RefreshNothingNew(benchmark::State& state) {
+  NativeUnwinder unwinder;
+  for (auto _ : state) {
+    if (!unwinder.Refresh(true).ok()) return state.SkipWithError("Refresh");
+  }
+}
+BENCHMARK(BM_RefreshNothingNew);
+
+void BM_Symbolize(benchmark::State& state) {
+  NativeUnwinder unwinder;
+  if (!unwinder.Refresh(true).ok()) return state.SkipWithError("Refresh");
+  NativeSymbol symbol;
+  for (auto _ : state) {
+    benchmark::DoNotOptimize(
+        unwinder.Symbolize(reinterpret_cast<std::uintptr_t>(&OnDeepStack<void (*)()>), &symbol));
+  }
+}
+BENCHMARK(BM_Symbolize);
+
+}  // namespace
+}  // namespace stackpipe::bench
