@@ -300,8 +300,17 @@ bool ToExtendedRule(const RowState& state, bool signal_frame, CfiExtendedRule* r
   }
   if (!ToLocation(state.registers[kDwarfRip], &rule->return_address)) return false;
   if (rule->return_address.kind == CfiLocation::Kind::kSame) return false;
+  // At the `ret` of a function that realigned its stack, GCC says that the CFA is rsp + 8 again, but not that
+  // the registers that it kept at rbp + n are back in place, rbp included. No frame is left there, so none
+  // can be in it.
+  const bool frame_is_gone =
+      rule->cfa_kind == CfaKind::kRegister && rule->cfa_register == kRegSp && rule->cfa_offset == 8;
   for (std::size_t i = 0; i < kSavedCount; ++i) {
-    if (!ToLocation(state.registers[kDwarfSaved[i]], &rule->saved[i])) return false;
+    CfiLocation* location = &rule->saved[i];
+    if (!ToLocation(state.registers[kDwarfSaved[i]], location)) return false;
+    if (frame_is_gone && location->kind == CfiLocation::Kind::kAtRegister && location->base == kRegBp) {
+      *location = CfiLocation();
+    }
   }
   return true;
 }

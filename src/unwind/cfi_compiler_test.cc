@@ -177,6 +177,15 @@ TEST(CfiCompilerTest, RealignedFrames) {
   EXPECT_EQ(rule.return_address.offset, -8);
 }
 
+// As GCC leaves it at the end: CFA = rsp + 8, but rbp and rbx still at rbp + n. They are back in place.
+TEST(CfiCompilerTest, EndOfRealignedFrames) {
+  const Compiled compiled = CompileOne({0x10, 6, 2, 0x76, 0, 0x10, 3, 2, 0x76, 0x50, 0x10, 12, 2, 0x77, 0});
+  const CfiExtendedRule& rule = compiled.ExtendedAt(kCode);
+  EXPECT_EQ(rule.saved[kRegBp - kFirstSaved].kind, CfiLocation::Kind::kSame);
+  EXPECT_EQ(rule.saved[kRegBx - kFirstSaved].kind, CfiLocation::Kind::kSame);
+  EXPECT_EQ(rule.saved[kRegR12 - kFirstSaved].kind, CfiLocation::Kind::kAtRegister);
+}
+
 TEST(CfiCompilerTest, BasesThatAWalkHas) {
   EXPECT_EQ(CompileOne({0x0d, 6}).ShapeAt(kCode).cfa_register, kRegBp);
   EXPECT_EQ(CompileOne({0x0d, 3}).ShapeAt(kCode).cfa_register, kRegBx);
@@ -214,7 +223,7 @@ TEST(CfiCompilerTest, OtherRulesForRegisters) {
   EXPECT_EQ(rbx({0x16, 3, 2, 0x76, 8}).offset, 8);
   EXPECT_EQ(rbx({0x11, 3, 0x7e}).offset, 16);                         // offset_extended_sf: above the CFA
   EXPECT_EQ(rbx({0x2f, 3, 2}).offset, 16);                            // GNU_negative_offset_extended
-  EXPECT_EQ(rbx({0x10, 3, 4, 0x76, 8, 0x23, 8}).offset, 16);          // plus_uconst
+  EXPECT_EQ(rbx({0x10, 3, 4, 0x77, 8, 0x23, 8}).offset, 16);          // plus_uconst
   EXPECT_EQ(CompileOne({0x09, 3, 0}).KindAt(kCode), Kind::kUnknown);  // in rax
   EXPECT_EQ(CompileOne({0x05, 3, 2}).ShapeAt(kCode).saved[kRegBx - kFirstSaved], -2);       // offset_extended
   EXPECT_EQ(CompileOne({0x83, 2, 0x08, 3}).ShapeAt(kCode).saved[kRegBx - kFirstSaved], 0);  // same_value

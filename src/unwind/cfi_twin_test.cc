@@ -363,6 +363,12 @@ TwinStep StepTwin(const TwinState& state, const Registers& from, const MadeUpSta
           value = regs.at(static_cast<std::uint64_t>(rule.n));
         break;
       case 'e':
+        // The one place where tables depart from the CFI, which is wrong there: see ToExtendedRule.
+        if (state.cfa_kind == 'r' && state.cfa_register == 7 && state.cfa_offset == 8 &&
+            *rule.expression.at == 0x76) {
+          value = regs.at(reg);
+          break;
+        }
         value = TwinEvaluate(rule.expression, regs, memory, cfa);
         if (value) value = memory.Read(*value);
         break;

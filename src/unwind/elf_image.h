@@ -79,10 +79,14 @@ class ElfImage {
   const Elf64_Shdr* FindSectionByType(std::uint32_t type) const;
   // Section `index`, or nullptr.
   const Elf64_Shdr* SectionAt(std::uint32_t index) const;
+  // The first section of that name, or nullptr.
+  const Elf64_Shdr* FindSection(std::string_view name) const;
+
+  // The open file, for mapping it; -1 after OpenBytes. It is closed with this.
+  int fd() const { return fd_; }
 
  private:
   bool ParseHeaders();
-  const Elf64_Shdr* FindSection(std::string_view name) const;
   bool LoadFrameSection(const char* name, FrameSection* out) const;
   bool LoadEhFrameByHeader(FrameSection* out) const;
 

@@ -9,16 +9,14 @@
 #include <tuple>
 
 namespace stackpipe {
-namespace {
 
-// Functions, and sized labels of hand-written assembly.
-bool IsFunction(const Elf64_Sym& symbol) {
+bool IsFunctionSymbol(const Elf64_Sym& symbol) {
   const unsigned type = ELF64_ST_TYPE(symbol.st_info);
   return (type == STT_FUNC || type == STT_GNU_IFUNC || type == STT_NOTYPE) && symbol.st_shndx != SHN_UNDEF &&
          symbol.st_size != 0 && symbol.st_size <= ~symbol.st_value;
 }
 
-std::uint8_t RankOf(const Elf64_Sym& symbol) {
+std::uint8_t SymbolRank(const Elf64_Sym& symbol) {
   std::uint8_t rank = 0;
   switch (ELF64_ST_BIND(symbol.st_info)) {
     case STB_GLOBAL:
@@ -33,8 +31,6 @@ std::uint8_t RankOf(const Elf64_Sym& symbol) {
   }
   return static_cast<std::uint8_t>(ELF64_ST_TYPE(symbol.st_info) == STT_NOTYPE ? rank + 3 : rank);
 }
-
-}  // namespace
 
 void SymbolTable::Load(const ElfImage& image) {
   for (const unsigned type : {unsigned{SHT_SYMTAB}, unsigned{SHT_DYNSYM}}) {
@@ -67,9 +63,9 @@ void SymbolTable::Append(const ElfImage& image, const Elf64_Shdr& section) {
   for (std::size_t at = 0; at + sizeof(Elf64_Sym) <= bytes.size(); at += sizeof(Elf64_Sym)) {
     Elf64_Sym symbol;
     std::memcpy(&symbol, bytes.data() + at, sizeof symbol);
-    if (!IsFunction(symbol) || symbol.st_name >= text.size() || text[symbol.st_name] == 0) continue;
+    if (!IsFunctionSymbol(symbol) || symbol.st_name >= text.size() || text[symbol.st_name] == 0) continue;
     symbols_.push_back({symbol.st_value, symbol.st_value + symbol.st_size,
-                        static_cast<std::uint32_t>(names_begin + symbol.st_name), RankOf(symbol)});
+                        static_cast<std::uint32_t>(names_begin + symbol.st_name), SymbolRank(symbol)});
   }
 }
 

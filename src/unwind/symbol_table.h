@@ -13,12 +13,19 @@
 
 namespace stackpipe {
 
+// True for functions, and for sized labels of hand-written assembly, that have an address.
+bool IsFunctionSymbol(const Elf64_Sym& symbol);
+
+// Which of several symbols at one address names it: the lowest. Global before weak before local, functions before
+// labels.
+std::uint8_t SymbolRank(const Elf64_Sym& symbol);
+
 class SymbolTable {
  public:
   struct Symbol {
     std::uint64_t start = 0, end = 0;
     std::uint32_t name = 0;  // offset in names_
-    std::uint8_t rank = 0;   // lower is better among symbols of one address
+    std::uint8_t rank = 0;   // of SymbolRank
   };
 
   // Reads .symtab and .dynsym. A table that is broken is as if absent.
