@@ -116,7 +116,7 @@ TEST_F(HandlerSafetyTest, TheWatchSeesCallsFromHandlers) {
     (void)code.Register({.start = at, .size = 64, .kind = CodeKind::kJit, .name_space = "t", .name = "g"});
   }
   watching = true;
-  WorkNear(200'000'000);
+  for (int i = 0; i < 100 && calls_in_handler == 0; ++i) WorkNear(200'000'000);
   watching = false;
   sampler.Stop();
   EXPECT_GT(calls_in_handler, 0);
