@@ -108,7 +108,7 @@ TEST_F(CommandLineTest, InputThatIsNoTraceIsAnError) {
            Case{Write("empty", ""), "is empty"},
            Case{Write("text", "This is a text, and it is long enough to be a header."),
                 "is not a nettrace file"},
-           Case{Write("short", "Nettr"), "nettrace"},
+           Case{Write("short", "Nettr"), "stops before its header ends"},
            Case{Write("header", ReadFile(Golden("full_v4.nettrace")).substr(0, 60)),
                 "stops before its header ends"},
        }) {
