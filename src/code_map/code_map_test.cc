@@ -242,8 +242,8 @@ TEST(CodeMapTest, DescriptionsAreCopiedAndComplete) {
 
 // Proves: B3
 TEST(CodeMapTest, RangesOfAnySizeAndPlaceResolveAtEachEdge) {
-  for (const std::size_t size : {std::size_t{1}, 255 * std::size_t{1}, 64 * kKiB - 1, 64 * kKiB, 64 * kKiB + 1,
-                                 128 * kKiB, 10 * kMiB, kGiB, 5 * kGiB + 3}) {
+  for (const std::size_t size : {std::size_t{1}, 255 * std::size_t{1}, 64 * kKiB - 1, 64 * kKiB,
+                                 64 * kKiB + 1, 128 * kKiB, 10 * kMiB, kGiB, 5 * kGiB + 3}) {
     for (const std::uintptr_t offset : {0ul, 1ul, 0xfffful, 0xffffff00ul}) {
       CodeMap map;
       const std::uintptr_t start = kBase + offset;
