@@ -16,8 +16,8 @@ namespace stackpipe {
 // True for functions, and for sized labels of hand-written assembly, that have an address.
 bool IsFunctionSymbol(const Elf64_Sym& symbol);
 
-// Which of several symbols at one address names it: the lowest. Global before weak before local, functions before
-// labels.
+// Which of several symbols at one address names it: the lowest. Global before weak before local, functions
+// before labels.
 std::uint8_t SymbolRank(const Elf64_Sym& symbol);
 
 class SymbolTable {
