@@ -7,6 +7,14 @@ if(STACKPIPE_WERROR)
 endif()
 target_include_directories(stackpipe_flags INTERFACE ${PROJECT_SOURCE_DIR}/include ${PROJECT_SOURCE_DIR}/src)
 
+# True in the presets asan and tsan: programs that bring their own malloc, or other people's programs, make no sense there.
+string(FIND "${CMAKE_CXX_FLAGS}" "-fsanitize=" sanitize_at)
+if(sanitize_at EQUAL -1)
+  set(STACKPIPE_SANITIZED OFF)
+else()
+  set(STACKPIPE_SANITIZED ON)
+endif()
+
 # stackpipe_library(NAME SOURCE... [LIBS lib...]): one folder of src/ as a static library.
 # Code that is embedded in other programs (EMBEDDED) has no exceptions and no RTTI, and uses libc and libstdc++ alone.
 function(stackpipe_library name)

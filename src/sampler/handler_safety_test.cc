@@ -33,9 +33,6 @@ F Next(const char* name) {
 
 }  // namespace
 
-#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
-#define STACKPIPE_CAN_INTERPOSE 1
-
 extern "C" {
 void* __libc_malloc(size_t size);
 void __libc_free(void* at);
@@ -59,9 +56,6 @@ int dl_iterate_phdr(int (*callback)(dl_phdr_info*, size_t, void*), void* data) {
   return next(callback, data);
 }
 }
-#else
-#define STACKPIPE_CAN_INTERPOSE 0
-#endif
 
 namespace stackpipe {
 namespace {
@@ -82,15 +76,7 @@ void WorkNear(std::uint64_t wall_ns) {
   }
 }
 
-class HandlerSafetyTest : public testing::Test {
- protected:
-  void SetUp() override {
-    if (STACKPIPE_CAN_INTERPOSE == 0)
-      GTEST_SKIP() << "sanitizers have their own malloc: the release build runs this";
-  }
-};
-
-TEST_F(HandlerSafetyTest, TheWatchSeesCallsFromHandlers) {
+TEST(HandlerSafetyTest, TheWatchSeesCallsFromHandlers) {
   // A walker that allocates: what the watch is there to find.
   CodeMap code;
   NativeUnwinder native;
@@ -122,7 +108,7 @@ TEST_F(HandlerSafetyTest, TheWatchSeesCallsFromHandlers) {
   EXPECT_GT(calls_in_handler, 0);
 }
 
-TEST_F(HandlerSafetyTest, TheHandlerAllocatesAndLocksNothing) {
+TEST(HandlerSafetyTest, TheHandlerAllocatesAndLocksNothing) {
   CodeMap code;
   NativeUnwinder native;
   ASSERT_TRUE(native.Refresh(true).ok());
@@ -139,7 +125,7 @@ TEST_F(HandlerSafetyTest, TheHandlerAllocatesAndLocksNothing) {
 }
 
 // The stack that the handler uses, measured on an alternate stack that was painted.
-TEST_F(HandlerSafetyTest, TheHandlerUsesLittleStack) {
+TEST(HandlerSafetyTest, TheHandlerUsesLittleStack) {
   constexpr std::size_t kSize = 64 * 1024;
   auto* memory = static_cast<unsigned char*>(
       mmap(nullptr, kSize, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
