@@ -171,9 +171,8 @@ void Nothing(void*) { asm volatile(""); }
 class SingleStepTest : public ::testing::Test {
  protected:
   void SetUp() override {
-#if defined(__SANITIZE_THREAD__)
-    GTEST_SKIP() << "ThreadSanitizer delivers SIGTRAP later, not after each instruction";
-#endif
+    if (testing::kThreadSanitized)
+      GTEST_SKIP() << "ThreadSanitizer delivers SIGTRAP later, not after each instruction";
     ASSERT_TRUE(unwinder_.Refresh(true).ok());
     struct sigaction action = {};
     action.sa_sigaction = OnTrap;

@@ -13,18 +13,22 @@
 
 #include "unwind/native_unwinder.h"
 
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-#define STACKPIPE_TEST_SANITIZED 1
-#elif defined(__has_feature)
-#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
-#define STACKPIPE_TEST_SANITIZED 1
+#if defined(__has_feature)
+#if __has_feature(address_sanitizer)
+#define __SANITIZE_ADDRESS__ 1
 #endif
+#if __has_feature(thread_sanitizer)
+#define __SANITIZE_THREAD__ 1
 #endif
-#ifndef STACKPIPE_TEST_SANITIZED
-#define STACKPIPE_TEST_SANITIZED 0
 #endif
 
 namespace stackpipe::testing {
+
+#if defined(__SANITIZE_THREAD__)
+inline constexpr bool kThreadSanitized = true;
+#else
+inline constexpr bool kThreadSanitized = false;
+#endif
 
 // Of the calling thread. The first call on a thread must not be in a handler.
 inline const StackBounds& CurrentStack() {
