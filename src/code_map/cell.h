@@ -240,7 +240,7 @@ class Cell {
 
   void StoreStart(std::uint32_t index, std::uint32_t start) noexcept;
 
-  AtomicWord line_0_[kLineWords];  // the other lines follow
+  [[maybe_unused]] AtomicWord line_0_[kLineWords];  // the other lines follow
 };
 
 }  // namespace stackpipe::internal

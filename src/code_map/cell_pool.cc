@@ -44,6 +44,7 @@ void* CellPool::Carve(std::size_t bytes) noexcept {
 }
 
 Cell* CellPool::Allocate(std::uint32_t entries) noexcept {
+  if (AllocationFailsForTest()) return nullptr;
   while (quarantine_first_ != nullptr && retired_ - quarantine_first_->side()->retired_at >= kQuarantine) {
     Cell* cell = quarantine_first_;
     quarantine_first_ = cell->side()->next;
@@ -85,6 +86,7 @@ void CellPool::Free(Cell* cell) noexcept {
 }
 
 SplitNode* CellPool::AllocateNode() noexcept {
+  if (AllocationFailsForTest()) return nullptr;
   SplitNode* node = free_nodes_;
   if (node != nullptr) {
     free_nodes_ = node->next;

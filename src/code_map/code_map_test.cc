@@ -446,9 +446,9 @@ TEST(CodeMapTest, ForEachLiveSeesEachOnce) {
 // A map whose very first allocations failed stays empty and says so.
 TEST(CodeMapTest, WithoutMemoryTheMapIsEmpty) {
   for (int allowed = 0; allowed < 3; ++allowed) {
-    internal::FailPageAllocationsForTest(allowed);
+    internal::FailAllocationsForTest(allowed);
     CodeMap map;
-    internal::FailPageAllocationsForTest(-1);
+    internal::FailAllocationsForTest(-1);
     EXPECT_EQ(map.Register(Code(kBase, 10)).status().code(), StatusCode::kOutOfMemory);
     EXPECT_EQ(map.Unregister(1).code(), StatusCode::kOutOfMemory);
     EXPECT_EQ(IdAt(map, kBase), 0u);

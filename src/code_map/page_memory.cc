@@ -12,19 +12,10 @@ namespace {
 
 std::atomic<std::int64_t> allowed_for_test{-1};
 
-bool FailsForTest() {
-  if (allowed_for_test.load(std::memory_order_relaxed) < 0) return false;
-  // Stays at 0 once it is there: every later allocation fails too.
-  std::int64_t left = allowed_for_test.load();
-  while (left > 0 && !allowed_for_test.compare_exchange_weak(left, left - 1)) {
-  }
-  return left == 0;
-}
-
 }  // namespace
 
 void* AllocatePages(std::size_t bytes) noexcept {
-  if (FailsForTest()) return nullptr;
+  if (AllocationFailsForTest()) return nullptr;
   const int saved_errno = errno;
   void* pages =
       mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -36,6 +27,15 @@ void FreePages(void* pages, std::size_t bytes) noexcept {
   if (pages != nullptr) munmap(pages, bytes);
 }
 
-void FailPageAllocationsForTest(std::int64_t allowed) noexcept { allowed_for_test.store(allowed); }
+void FailAllocationsForTest(std::int64_t allowed) noexcept { allowed_for_test.store(allowed); }
+
+bool AllocationFailsForTest() noexcept {
+  std::int64_t left = allowed_for_test.load(std::memory_order_relaxed);
+  if (left < 0) return false;
+  // Stays at 0 once it is there: every later allocation fails too.
+  while (left > 0 && !allowed_for_test.compare_exchange_weak(left, left - 1)) {
+  }
+  return left == 0;
+}
 
 }  // namespace stackpipe::internal

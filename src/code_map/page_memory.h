@@ -16,7 +16,9 @@ void* AllocatePages(std::size_t bytes) noexcept;
 void FreePages(void* pages, std::size_t bytes) noexcept;
 
 // Test seam: after `allowed` further allocations each one fails, in the whole process. Negative: none fails.
-void FailPageAllocationsForTest(std::int64_t allowed) noexcept;
+// Who gives out parts of pages asks AllocationFailsForTest, so that each of those can fail too.
+void FailAllocationsForTest(std::int64_t allowed) noexcept;
+bool AllocationFailsForTest() noexcept;
 
 }  // namespace stackpipe::internal
 

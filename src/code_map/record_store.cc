@@ -46,7 +46,7 @@ void RecordStore::ReleaseOrigin(std::uint32_t handle) noexcept {
 
 Result<RecordIndex> RecordStore::Create(const CodeRegistration& code, CodeId id) noexcept {
   const Status out_of_memory{StatusCode::kOutOfMemory, "registering code"};
-  if (!ids_.Reserve(1)) return out_of_memory;
+  if (AllocationFailsForTest() || !ids_.Reserve(1)) return out_of_memory;
   RecordIndex index = free_;
   if (index == 0) {
     index = used_;

@@ -103,6 +103,7 @@ std::uint32_t TextStore::NewChunk(std::size_t bytes) noexcept {
 }
 
 std::uint32_t TextStore::Allocate(std::size_t length) noexcept {
+  if (AllocationFailsForTest()) return 0;
   const std::size_t units = UnitsFor(length);
   if (units > kChunkUnits) return AllocateLarge(units * kUnit);
   const unsigned size_class = ClassOf(units);
