@@ -56,24 +56,15 @@ using Profiler = _MonoProfiler;
 
 // ---- left of the ring: called in signal handlers ----
 
-struct WalkState {
-  FrameBuffer* frames;
-  const CodeMap* code;
-};
-
 mono_bool OnFrame(MonoMethod*, MonoDomain*, void* base, int offset, void* data) {
-  auto* state = static_cast<WalkState*>(data);
   const auto start = reinterpret_cast<std::uintptr_t>(base);
-  CodeHit hit;
-  if (!state->code->Lookup(start, &hit)) state->frames->NoteUnregistered();
   // Mono has moved callers' addresses into the call instruction already.
   const std::uintptr_t pc = start + static_cast<std::uintptr_t>(offset > 0 ? offset : 0);
-  return state->frames->Add(pc) ? 0 : 1;
+  return static_cast<FrameBuffer*>(data)->Add(pc) ? 0 : 1;
 }
 
-void WalkFrames(void* ucontext, FrameBuffer* frames, void* data) {
-  WalkState state{frames, static_cast<const CodeMap*>(data)};
-  mono_stack_walk_async_safe(&OnFrame, ucontext, &state);
+void WalkFrames(void* ucontext, FrameBuffer* frames, void*) {
+  mono_stack_walk_async_safe(&OnFrame, ucontext, frames);
 }
 
 // The walker asserts that the thread has a domain.
@@ -164,7 +155,7 @@ void Init(const char* description) {
   if (!session.ok()) return;
   profiler = new (std::nothrow) Profiler(std::move(session.value()));
   if (profiler == nullptr) return;
-  profiler->walker = {&WalkFrames, &ReadyToWalk, &profiler->session->code()};
+  profiler->walker = {&WalkFrames, &ReadyToWalk, nullptr};
 
   const MonoProfilerHandle handle = mono_profiler_create(profiler);
   mono_profiler_set_jit_done_callback(handle, &OnJitDone);

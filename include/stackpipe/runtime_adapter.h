@@ -32,11 +32,8 @@ class FrameBuffer {
     ++seen_;
     return true;
   }
-  // Says that the walker met code that its runtime had not told of yet.
-  void NoteUnregistered() noexcept { has_unregistered_ = true; }
 
   std::size_t seen() const noexcept { return seen_; }
-  bool has_unregistered() const noexcept { return has_unregistered_; }
   // Number of frames left out in the middle.
   std::size_t elided() const noexcept { return seen_ > capacity_ ? seen_ - capacity_ : 0; }
   // Puts the kept frames into order and returns their number. Last call.
@@ -47,7 +44,6 @@ class FrameBuffer {
   std::size_t capacity_;
   std::size_t leaf_half_;
   std::size_t seen_ = 0;
-  bool has_unregistered_ = false;
 };
 
 // A runtime's walker of its own frames.

@@ -305,9 +305,9 @@ void Sampler::Sample(ThreadRecord* record, bool woke, int overrun, std::uint64_t
     sample->native_frames = static_cast<std::uint16_t>(walk.native_frames);
     sample->state = walk.state;
     sample->stop = sample->elided != 0 ? StopReason::kDepth : walk.stop;
-    sample->flags = static_cast<std::uint8_t>(
-        (in_kernel ? RawSample::kInKernel : 0) | (off_cpu ? RawSample::kOffCpu : 0) |
-        (was_asleep ? RawSample::kWoke : 0) | (frames.has_unregistered() ? RawSample::kUnregistered : 0));
+    sample->flags =
+        static_cast<std::uint8_t>((in_kernel ? RawSample::kInKernel : 0) |
+                                  (off_cpu ? RawSample::kOffCpu : 0) | (was_asleep ? RawSample::kWoke : 0));
     record->ring.Commit(sizeof(RawSample) + sample->frame_count * sizeof(std::uint64_t));
   } else {
     record->ring_full.fetch_add(ticks);

@@ -32,11 +32,10 @@ namespace stackpipe {
 
 // One record in a thread's ring, followed by `frame_count` pcs.
 struct RawSample {
-  static constexpr std::uint8_t kInKernel = 1;      // the leaf was inside a system call
-  static constexpr std::uint8_t kOffCpu = 2;        // and the thread had slept there: its ticks stop now
-  static constexpr std::uint8_t kWoke = 4;          // the first sample after a kOffCpu one
-  static constexpr std::uint8_t kUnregistered = 8;  // the runtime's walker met code that was not registered
-  static constexpr std::uint8_t kThreadEnd = 16;    // not a sample: the thread left; only the clocks count
+  static constexpr std::uint8_t kInKernel = 1;   // the leaf was inside a system call
+  static constexpr std::uint8_t kOffCpu = 2;     // and the thread had slept there: its ticks stop now
+  static constexpr std::uint8_t kWoke = 4;       // the first sample after a kOffCpu one
+  static constexpr std::uint8_t kThreadEnd = 8;  // not a sample: the thread left; only the clocks count
 
   std::uint64_t time_ns = 0;  // read first of all
   std::uint64_t cpu_ns = 0;   // the thread's CPU clock

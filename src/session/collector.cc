@@ -7,8 +7,9 @@ namespace stackpipe {
 
 namespace {
 
-// How many rounds the stream waits for the registration of code that a runtime's walker has seen already.
-constexpr int kLateRoundsMax = 3;
+// How long the stream waits, from a sample on, for the registration of code that a runtime's walker has seen
+// already.
+constexpr std::uint64_t kLateNsMax = 150'000'000;
 
 }  // namespace
 
@@ -69,17 +70,17 @@ void Collector::Drain(bool everything) {
                    [](const Item& a, const Item& b) { return a.time_ns < b.time_ns; });
 
   std::size_t events_written = 0;
+  bool waiting = false;
   for (const Item& item : items_) {
     if (item.record == nullptr) {
       writer_.Write(events_[item.event]);
       ++events_written;
       continue;
     }
-    if (!everything && waited_rounds_ < kLateRoundsMax && !ReadyToWrite(item.record, *item.sample)) {
-      ++waited_rounds_;
+    if (!Resolve(*item.sample) && !everything && now - item.time_ns < kLateNsMax) {
+      waiting = true;
       break;  // this and all that is later waits for the next round
     }
-    waited_rounds_ = 0;
     WriteSample(item.record, *item.sample);
     for (auto& [record, cursor] : cursors) {
       if (record != item.record) continue;
@@ -102,30 +103,50 @@ void Collector::Drain(bool everything) {
       closed_handler_times_.AddAll(record->handler_times);
       NoteFlushed();
       const bool unflushed = thread.tally.flush_count == flush_count_;
-      const nettrace::Totals waiting = unflushed ? thread.tally.unflushed : nettrace::Totals{};
-      CountRecorded(&closed_, waiting);
+      const nettrace::Totals buffered = unflushed ? thread.tally.unflushed : nettrace::Totals{};
+      CountRecorded(&closed_, buffered);
       closed_.totals.expected += thread.tally.totals.expected;
-      closed_.totals.recorded += thread.tally.totals.recorded - waiting.recorded;
+      closed_.totals.recorded += thread.tally.totals.recorded - buffered.recorded;
       closed_.totals.dropped += thread.tally.totals.dropped;
-      closed_.totals.suppressed += thread.tally.totals.suppressed - waiting.suppressed;
+      closed_.totals.suppressed += thread.tally.totals.suppressed - buffered.suppressed;
       thread.tally = {};
       sampler_.Release(record);
     }
   }
   // Whatever was not taken was sampled after the clock was read, hence at `epoch` or later; unless a handler
   // is still running, or a sample waits.
-  if (until == now && waited_rounds_ == 0) code_.TrimHistory(epoch);
+  if (until == now && !waiting) code_.TrimHistory(epoch);
   if (writer_.WantsSequencePoint()) writer_.SequencePoint(written_until_ns_);
 }
 
-// True unless the sample has frames of code whose registration has not come yet, though it must.
-bool Collector::ReadyToWrite(const ThreadRecord*, const RawSample& raw) {
-  if ((raw.flags & RawSample::kUnregistered) == 0) return true;
-  for (std::size_t i = raw.native_frames; i < raw.frame_count; ++i) {
-    CodeHit hit;
-    if (!code_.LookupAt(raw.pcs()[i], raw.epoch, &hit) && !code_.Lookup(raw.pcs()[i], &hit)) return false;
+bool Collector::Resolve(const RawSample& raw) {
+  bool all = true;
+  ids_.clear();
+  for (std::size_t i = 0; i < raw.frame_count; ++i) {
+    // Where the walker found nothing, the last frame is one that it does not know.
+    const bool walked = raw.stop == StopReason::kComplete || raw.stop == StopReason::kDepth;
+    const bool managed = walked && i >= raw.native_frames;
+    ids_.push_back(ResolveFrame(raw.pcs()[i], raw.epoch, managed));
+    all = all && (!managed || ids_.back() != 0);
   }
-  return true;
+  return all;
+}
+
+// A frame of the runtime's walker may be of code that was on its way into the map when it was seen: what is
+// registered there next is that code.
+CodeId Collector::ResolveFrame(std::uint64_t pc, CodeEpoch epoch, bool managed) const {
+  CodeHit hit;
+  if (code_.LookupAt(pc, epoch, &hit)) return hit.id;
+  CodeDescriptor code;
+  if (managed && code_.LookupAt(pc, code_.epoch(), &hit) && code_.Describe(hit.id, &code) &&
+      code.birth > epoch) {
+    return hit.id;
+  }
+  return 0;
+}
+
+bool Collector::Announce(CodeId id, std::uint64_t pc, std::uint64_t time_ns) {
+  return id != 0 ? writer_.AnnounceCode(id, time_ns) : writer_.AnnounceNative(pc, time_ns);
 }
 
 void Collector::Count(Thread* thread, bool written, std::uint64_t ticks) {
@@ -203,8 +224,7 @@ void Collector::WriteSample(ThreadRecord* record, const RawSample& raw) {
   std::size_t named = 0;
   for (std::size_t i = 0; i < raw.frame_count; ++i) {
     const std::uint64_t pc = raw.pcs()[i];
-    const bool late = i >= raw.native_frames && (raw.flags & RawSample::kUnregistered) != 0;
-    named += writer_.Announce(pc, raw.epoch, late, raw.time_ns);
+    named += Announce(ids_[i], pc, raw.time_ns);
     stack_.push_back(pc);
   }
 
@@ -229,7 +249,7 @@ void Collector::WriteSample(ThreadRecord* record, const RawSample& raw) {
     kept->valid = true;
     kept->out = out;
     kept->stack = stack_;
-    kept->epoch = raw.epoch;
+    kept->ids = ids_;
     kept->named = named;
   };
   if (mode_ == SampleMode::kWall) {
@@ -242,7 +262,7 @@ void Collector::WriteSample(ThreadRecord* record, const RawSample& raw) {
 void Collector::WriteClosing(Thread* thread, const Kept& kept, std::uint64_t time_ns,
                              std::uint64_t weight_ns) {
   std::size_t named = 0;
-  for (const std::uint64_t pc : kept.stack) named += writer_.Announce(pc, kept.epoch, false, time_ns);
+  for (std::size_t i = 0; i < kept.stack.size(); ++i) named += Announce(kept.ids[i], kept.stack[i], time_ns);
   static const std::vector<std::uint64_t> kNoStack;
   SampleOut closing = kept.out;
   closing.time_ns = time_ns;

@@ -47,7 +47,7 @@ class Collector {
     bool valid = false;
     SampleOut out;
     std::vector<std::uint64_t> stack;
-    CodeEpoch epoch = 0;
+    std::vector<CodeId> ids;
     std::size_t named = 0;  // frames that the stream named then
   };
   // Ticks counted; and which part of them is of samples that had not reached the file after `flush_count`
@@ -75,7 +75,11 @@ class Collector {
   };
 
   void Drain(bool everything);
-  bool ReadyToWrite(const ThreadRecord* record, const RawSample& raw);
+  // Finds the code of each frame, into ids_. False: a frame is of code whose registration has not come yet.
+  bool Resolve(const RawSample& raw);
+  CodeId ResolveFrame(std::uint64_t pc, CodeEpoch epoch, bool managed) const;
+  // Makes the stream name a frame of registered code (`id`), or of native code (0).
+  bool Announce(CodeId id, std::uint64_t pc, std::uint64_t time_ns);
   void WriteSample(ThreadRecord* record, const RawSample& raw);
   // One sample more, with the stack of `kept`; with none, if code on it is gone since: its address may have
   // another name by now.
@@ -100,14 +104,14 @@ class Collector {
   std::vector<LifecycleEvent> events_;  // taken, not written yet
   std::vector<Item> items_;
   std::vector<std::uint64_t> stack_;
-  Tally closed_;  // of threads that are gone
+  std::vector<CodeId> ids_;  // of the frames of the sample at hand; 0 = native, or unknown
+  Tally closed_;             // of threads that are gone
   std::uint64_t closed_handler_ns_ = 0;
   Histogram closed_handler_times_;
   std::uint64_t threads_seen_ = 0;
   std::uint64_t flushed_bytes_ = 0, flush_count_ = 0;
   bool failure_counted_ = false;
   std::uint64_t written_until_ns_ = 0;
-  int waited_rounds_ = 0;  // for code whose registration is on its way
 };
 
 }  // namespace stackpipe

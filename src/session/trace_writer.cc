@@ -188,16 +188,6 @@ bool TraceWriter::AnnounceNative(std::uint64_t pc, std::uint64_t time_ns) {
   return true;
 }
 
-bool TraceWriter::Announce(std::uint64_t pc, CodeEpoch epoch, bool late, std::uint64_t time_ns) {
-  CodeHit hit;
-  if (code_.LookupAt(pc, epoch, &hit)) return AnnounceCode(hit.id, time_ns);
-  if (late && code_.LookupAt(pc, code_.epoch(), &hit)) {
-    CodeDescriptor code;
-    if (code_.Describe(hit.id, &code) && code.birth > epoch) return AnnounceCode(hit.id, time_ns);
-  }
-  return AnnounceNative(pc, time_ns);
-}
-
 void TraceWriter::NativeObjectsChanged(std::uint64_t time_ns) {
   for (auto it = natives_.begin(); it != natives_.end();) {
     NativeSymbol now;

@@ -38,10 +38,10 @@ class TraceWriter {
 
   void Begin(const SessionOptions& options);
 
-  // Makes sure that the stream names the code at `pc` as of `epoch`: true if it does now. `late` also accepts
-  // code that was registered after `epoch` (the runtime's walker saw it before its registration was through).
-  // Events that this writes get the time `time_ns`.
-  bool Announce(std::uint64_t pc, CodeEpoch epoch, bool late, std::uint64_t time_ns);
+  // Each makes sure that the stream names that code: true if it does now. Events that this writes get the
+  // time `time_ns`.
+  bool AnnounceCode(CodeId id, std::uint64_t time_ns);
+  bool AnnounceNative(std::uint64_t pc, std::uint64_t time_ns);
   // Returns false if the sample could not be written.
   bool Write(const SampleOut& sample);
   void Write(const LifecycleEvent& event);
@@ -73,8 +73,6 @@ class TraceWriter {
   };
 
   void Event(const nettrace::TypeInfo& type, std::uint64_t time_ns, std::int32_t tid = 0);
-  bool AnnounceCode(CodeId id, std::uint64_t time_ns);
-  bool AnnounceNative(std::uint64_t pc, std::uint64_t time_ns);
   bool MethodOf(CodeId id, nettrace::Method* method, nettrace::CodeInfo* info) const;
   void WriteModule(const ModuleSnapshot& module, const nettrace::TypeInfo& type, std::uint64_t time_ns,
                    std::int32_t tid);
