@@ -242,7 +242,6 @@ void Sampler::AfterForkInChild() noexcept {
 }
 
 void Sampler::OnSignal(int signal, siginfo_t* info, void* ucontext) {
-  const std::uint64_t begin_ns = port::NowNs();
   const int saved_errno = errno;
   handlers_.fetch_add(1);
   Sampler* sampler = active_.load();
@@ -253,7 +252,7 @@ void Sampler::OnSignal(int signal, siginfo_t* info, void* ucontext) {
         sampler != nullptr && index < kThreadsMax ? sampler->records_[index].load() : nullptr;
     if (record != nullptr && record->state.load() == ThreadRecord::State::kActive &&
         pthread_equal(record->thread, pthread_self())) {
-      sampler->Sample(record, (value & kWakeBit) != 0, info->si_overrun, begin_ns, ucontext);
+      sampler->Sample(record, (value & kWakeBit) != 0, info->si_overrun, ucontext);
     }
   } else if (sampler != nullptr) {
     const struct sigaction& previous = sampler->previous_;
@@ -271,8 +270,7 @@ void Sampler::OnSignal(int signal, siginfo_t* info, void* ucontext) {
   errno = saved_errno;
 }
 
-void Sampler::Sample(ThreadRecord* record, bool woke, int overrun, std::uint64_t begin_ns,
-                     const void* ucontext) noexcept {
+void Sampler::Sample(ThreadRecord* record, bool woke, int overrun, const void* ucontext) noexcept {
   record->handler_runs.fetch_add(1);
   record->in_handler.store(ThreadRecord::kEntering);
   const std::uint64_t now = port::NowNs();
@@ -322,7 +320,8 @@ void Sampler::Sample(ThreadRecord* record, bool woke, int overrun, std::uint64_t
 
   record->in_handler.store(0);
   record->handler_runs.fetch_add(1);
-  const std::uint64_t took = port::NowNs() - begin_ns;
+  // CPU time, not time that passed: a handler that waits for a processor costs the program nothing.
+  const std::uint64_t took = port::ClockNs(CLOCK_THREAD_CPUTIME_ID) - cpu;
   record->handler_ns.fetch_add(took);
   record->handler_times.Add(took);
 }

@@ -87,6 +87,7 @@ struct ThreadRecord {
 
   // Ticks that came, and those whose sample found no room. Written by the handler, read by the collector.
   std::atomic<std::uint64_t> expected{0}, ring_full{0};
+  // CPU time of the handlers, from the first reading of the CPU clock to the last.
   std::atomic<std::uint64_t> handler_ns{0};
   Histogram handler_times;
 
@@ -146,8 +147,7 @@ class Sampler {
   static constexpr std::size_t kThreadsMax = 65536;  // threads alive at one time
 
   static void OnSignal(int signal, siginfo_t* info, void* ucontext);
-  void Sample(ThreadRecord* record, bool woke, int overrun, std::uint64_t begin_ns,
-              const void* ucontext) noexcept;
+  void Sample(ThreadRecord* record, bool woke, int overrun, const void* ucontext) noexcept;
   ThreadRecord* FindCurrent();
 
   const SamplerOptions options_;
