@@ -36,7 +36,7 @@ class ByteSourceTest : public testing::Test {
   CollectedTrace CollectFile(std::span<const std::byte> bytes) {
     std::FILE* file = std::fopen(Path().c_str(), "wb");
     EXPECT_NE(file, nullptr);
-    EXPECT_EQ(std::fwrite(bytes.data(), 1, bytes.size(), file), bytes.size());
+    EXPECT_TRUE(bytes.empty() || std::fwrite(bytes.data(), bytes.size(), 1, file) == 1);
     EXPECT_EQ(std::fclose(file), 0);
     Result<std::unique_ptr<ByteSource>> source = OpenFile(Path().c_str());
     EXPECT_TRUE(source.ok());
@@ -103,7 +103,7 @@ TEST_F(ByteSourceTest, AFrameThatWasCut) {
   for (const auto part : PartsOf(stream_)) frame_ends.push_back(frames.Add(Compress(part)).bytes().size());
   ASSERT_EQ(frame_ends.size(), 6u);
   std::size_t most = 0;
-  for (std::size_t size = 4; size < frames.bytes().size(); ++size) {
+  for (std::size_t size = 4; size < frames.bytes().size(); size += 5) {
     const CollectedTrace trace = CollectFile(std::span(frames.bytes()).first(size));
     ASSERT_EQ(trace.summary.status.code(), StatusCode::kTruncated) << size;
     ASSERT_GE(trace.events.size(), most);

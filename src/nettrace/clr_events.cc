@@ -64,6 +64,23 @@ constexpr TypeField kDomainPhaseFields[] = {
     {format::kTypeString, "Name"},
 };
 
+// The length to which texts of `units` have to be cut so that they fit into `room` together.
+std::size_t LongestThatFit(std::span<const std::size_t> units, std::size_t room) {
+  std::size_t low = 0;
+  std::size_t high = room;
+  while (low < high) {
+    const std::size_t middle = (low + high + 1) / 2;
+    std::size_t total = 0;
+    for (const std::size_t text : units) total += std::min(text, middle);
+    if (total <= room) {
+      low = middle;
+    } else {
+      high = middle - 1;
+    }
+  }
+  return low;
+}
+
 // The size of a payload is known before it is filled: that of the fields of fixed size and of all texts,
 // which have to share what is left of 65,535 bytes.
 class PayloadWriter {
@@ -90,17 +107,7 @@ class PayloadWriter {
     }
     const std::size_t room = (format::kPayloadSizeMax - fixed_size) / 2;
     if (total > room) {
-      // The shorter texts stay whole while they take no more than their share.
-      std::sort(units.begin(), units.begin() + texts.size());
-      std::size_t left = room;
-      for (std::size_t i = 0; i < texts.size(); ++i) {
-        const std::size_t share = left / (texts.size() - i);
-        if (units[i] > share) {
-          units_max_ = share - 1;
-          break;
-        }
-        left -= units[i];
-      }
+      units_max_ = LongestThatFit({units.data(), texts.size()}, room) - 1;
       total = room;
     }
     out->resize(fixed_size + 2 * total);

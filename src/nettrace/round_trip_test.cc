@@ -3,6 +3,7 @@
 // What the writer writes, the reader reads: random streams.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <random>
 
 #include "nettrace/clr_events.h"
@@ -99,18 +100,16 @@ TEST_P(RoundTripTest, EventsComeBackAsTheyWere) {
   ASSERT_EQ(trace.events.size(), written.size());
   for (std::size_t i = 0; i < written.size(); ++i) ASSERT_EQ(trace.events[i], written[i]) << i;
 
-  // What the sink had after each of its writes is a good beginning.
-  std::size_t before = 0;
-  for (const std::size_t end : sink.ends) {
-    const CollectedTrace part = Collect(std::span(sink.bytes).first(end));
-    ASSERT_EQ(part.summary.bytes, end);
-    ASSERT_GE(part.events.size(), before);
-    before = part.events.size();
-  }
-  EXPECT_EQ(before, written.size());
+  // What the sink had after one of its writes is a good beginning.
+  const std::size_t end = sink.ends[Random(sink.ends.size())];
+  const CollectedTrace part = Collect(std::span(sink.bytes).first(end));
+  EXPECT_EQ(part.summary.bytes, end);
+  EXPECT_EQ(part.summary.complete, end == sink.bytes.size());
+  ASSERT_LE(part.events.size(), written.size());
+  EXPECT_TRUE(std::equal(part.events.begin(), part.events.end(), written.begin()));
 }
 
-INSTANTIATE_TEST_SUITE_P(Seeds, RoundTripTest, testing::Range(1u, 31u));
+INSTANTIATE_TEST_SUITE_P(Seeds, RoundTripTest, testing::Range(1u, 21u));
 
 TEST(RoundTripTypesTest, TypesComeBackAsTheyAre) {
   MemorySink sink;

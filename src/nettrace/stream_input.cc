@@ -26,11 +26,11 @@ std::size_t StreamInput::Read(std::byte* to, std::size_t size) {
         continue;
       }
       begin_ = 0;
-      end_ = Fetch(buffer_.data(), kBufferSize);
+      end_ = Fetch(buffer_.get(), kBufferSize);
       if (end_ == 0) break;
     }
     const std::size_t piece = std::min(size - done, end_ - begin_);
-    std::memcpy(to + done, buffer_.data() + begin_, piece);
+    std::memcpy(to + done, buffer_.get() + begin_, piece);
     begin_ += piece;
     done += piece;
   }

@@ -6,6 +6,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 #include "nettrace/reader.h"
@@ -14,7 +15,8 @@ namespace stackpipe::nettrace {
 
 class StreamInput {
  public:
-  explicit StreamInput(ByteSource& source) : source_(source), buffer_(kBufferSize) {}
+  explicit StreamInput(ByteSource& source)
+      : source_(source), buffer_(std::make_unique_for_overwrite<std::byte[]>(kBufferSize)) {}
 
   // Reads `size` bytes and returns how many there were: fewer only at the end of the input, or if the source
   // failed. Never asks the source for more while it has what is wanted, so that a live stream is seen as it
@@ -31,13 +33,13 @@ class StreamInput {
   Status status() const { return status_; }
 
  private:
-  static constexpr std::size_t kBufferSize = std::size_t{64} << 10;
+  static constexpr std::size_t kBufferSize = std::size_t{16} << 10;
 
   // What the source has, at most `size` bytes; 0 = no more.
   std::size_t Fetch(std::byte* to, std::size_t size);
 
   ByteSource& source_;
-  std::vector<std::byte> buffer_;
+  const std::unique_ptr<std::byte[]> buffer_;
   std::size_t begin_ = 0;
   std::size_t end_ = 0;
   std::uint64_t offset_ = 0;
