@@ -10,6 +10,22 @@
 namespace stackpipe {
 namespace {
 
+// Two hashes of the same words, each a chain of multiplications by an odd constant and shifts.
+class StackHash {
+ public:
+  void Add(std::uint64_t word) {
+    first_ = (first_ ^ word) * 0x9e3779b97f4a7c15u;
+    first_ ^= first_ >> 29;
+    second_ = (second_ + word) * 0xc2b2ae3d27d4eb4fu;
+    second_ ^= second_ >> 31;
+  }
+  std::uint64_t key() const { return first_ >> 1; }    // never FlatMap::kNoKey
+  std::uint64_t check() const { return second_ | 1; }  // never 0, which is no stack
+
+ private:
+  std::uint64_t first_ = 0x243f6a8885a308d3u, second_ = 0x13198a2e03707344u;
+};
+
 LossTotals FromTrace(const nettrace::Totals& totals) {
   return {totals.expected, totals.recorded, totals.dropped, totals.suppressed};
 }
@@ -192,18 +208,16 @@ void ProfileBuilder::OnSample(const nettrace::Event& event) {
   ThreadState& thread = ThreadOf(event.thread_id);
   thread.sampled = true;
 
-  stack_.clear();
-  for (auto pc = event.stack.rbegin(); pc != event.stack.rend(); ++pc)
-    stack_.push_back(symbolizer_.Resolve(*pc));
-  profile_.max_depth = std::max<std::uint64_t>(profile_.max_depth, event.stack.size());
+  SymbolId mark = kNoSymbol;
   if ((sample.flags & nettrace::kSampleOffCpu) != 0) {
-    stack_.push_back(off_cpu_mark_);
+    mark = off_cpu_mark_;
   } else if ((sample.flags & nettrace::kSampleInKernel) != 0) {
-    stack_.push_back(kernel_mark_);
-  } else if (stack_.empty()) {
-    stack_.push_back(no_stack_mark_);
+    mark = kernel_mark_;
+  } else if (event.stack.empty()) {
+    mark = no_stack_mark_;
   }
-  const CallTree::NodeId node = tree_.Walk(thread.root, stack_, &thread.path);
+  profile_.max_depth = std::max<std::uint64_t>(profile_.max_depth, event.stack.size());
+  const CallTree::NodeId node = NodeOf(&thread, event.stack, mark);
 
   const bool external = sample.type != nettrace::SampleType::kManaged;
   CloseSample(&thread, ToNs(event.timestamp - thread.open_since));
@@ -222,6 +236,22 @@ void ProfileBuilder::OnSample(const nettrace::Event& event) {
   ++profile_.cost.samples;
 }
 
+CallTree::NodeId ProfileBuilder::NodeOf(ThreadState* thread, std::span<const std::uint64_t> stack,
+                                        SymbolId mark) {
+  StackHash hash;
+  hash.Add(thread->root);
+  hash.Add(mark);
+  for (const std::uint64_t pc : stack) hash.Add(pc);
+  KnownStack& known = *known_stacks_.TryEmplace(hash.key(), {}).first;
+  if (known.check == hash.check() && known.generation == symbolizer_.generation()) return known.node;
+
+  stack_.clear();
+  for (auto pc = stack.rbegin(); pc != stack.rend(); ++pc) stack_.push_back(symbolizer_.Resolve(*pc));
+  if (mark != kNoSymbol) stack_.push_back(mark);
+  known = {hash.check(), symbolizer_.generation(), tree_.Walk(thread->root, stack_, &thread->path)};
+  return known.node;
+}
+
 void ProfileBuilder::CloseSample(ThreadState* thread, std::uint64_t weight_ns) {
   if (!thread->open) return;
   thread->open = false;
@@ -236,6 +266,8 @@ Profile ProfileBuilder::Finish(const nettrace::ReadSummary& summary) {
   profile_.lost_events = summary.lost;
   if (profile_.duration_ns == 0) profile_.duration_ns = ToNs(last_ticks_ - start_ticks_);
   FinishLoss(summary);
+  known_stacks_ = {};
+  tree_.Freeze();
   FinishTrees();
   SumUp();
   return std::move(profile_);
@@ -270,7 +302,7 @@ void ProfileBuilder::FinishTrees() {
     if (out.name.empty() && tid == profile_.process.pid) out.name = "main";
     profile_.threads.push_back(std::move(out));
   }
-  MergeTrees(tree_, frame_of, roots, &profile_);
+  MergeTrees(std::move(tree_), frame_of, roots, &profile_);
 }
 
 void ProfileBuilder::SumUp() {

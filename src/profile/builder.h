@@ -11,6 +11,7 @@
 #define STACKPIPE_PROFILE_BUILDER_H_
 
 #include <cstdint>
+#include <span>
 #include <string>
 #include <string_view>
 #include <unordered_map>
@@ -19,6 +20,7 @@
 #include "nettrace/clr_events.h"
 #include "nettrace/reader.h"
 #include "profile/call_tree.h"
+#include "profile/flat_map.h"
 #include "profile/profile.h"
 #include "profile/symbolizer.h"
 
@@ -72,6 +74,7 @@ class ProfileBuilder : public nettrace::Visitor {
   ThreadState& ThreadOf(std::uint64_t tid);
   bool Handle(EventKind kind, const nettrace::Event& event);
   void OnSample(const nettrace::Event& event);
+  CallTree::NodeId NodeOf(ThreadState* thread, std::span<const std::uint64_t> stack, SymbolId mark);
   void CloseSample(ThreadState* thread, std::uint64_t weight_ns);
   std::uint64_t ToNs(std::uint64_t ticks) const;
 
@@ -85,6 +88,17 @@ class ProfileBuilder : public nettrace::Visitor {
   std::unordered_map<std::uint64_t, ThreadState> threads_;
   std::unordered_map<const nettrace::EventType*, EventKind> kinds_;
   std::vector<SymbolId> stack_;  // of the sample at hand, root first
+
+  // Where the stacks seen so far lead, by a hash of thread, mark and addresses; each is valid while no code
+  // came or went since. Most stacks come again and again, and this spares them all work for each frame. A
+  // second hash tells stacks apart whose first one is equal: that both are is less likely than a fault of the
+  // memory.
+  struct KnownStack {
+    std::uint64_t check = 0;
+    std::uint64_t generation = 0;
+    CallTree::NodeId node = 0;
+  };
+  FlatMap<KnownStack> known_stacks_;
   SymbolId kernel_mark_, off_cpu_mark_, no_stack_mark_;
 
   bool saw_trace_ = false;

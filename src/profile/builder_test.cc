@@ -64,6 +64,26 @@ TEST_F(ProfileBuilderTest, WeightedSamplesMakeATreeForEachThread) {
   EXPECT_TRUE(profile.complete);
 }
 
+// Proves: B7
+TEST_F(ProfileBuilderTest, SameAddressesAfterReuseAreAnotherStack) {
+  trace_.SessionStart();
+  LoadMethods();
+  trace_.Sample(11, {kLeaf, kRoot}, TestTrace::Weighted(1));
+  trace_.Unload(TestTrace::Method(2, kLeaf, 0x100, "Leaf"));
+  trace_.Sample(11, {kLeaf, kRoot}, TestTrace::Weighted(2));
+  trace_.Load(TestTrace::Method(4, kLeaf, 0x100, "New"));
+  trace_.Sample(11, {kLeaf, kRoot}, TestTrace::Weighted(4));
+  trace_.Sample(11, {kLeaf, kRoot}, TestTrace::Weighted(8));
+  trace_.Sample(12, {kLeaf, kRoot}, TestTrace::Weighted(16));
+  const Profile profile = Finish();
+  ASSERT_EQ(profile.threads.size(), 2u);
+  const auto leaves = Leaves(profile, profile.threads[1]);
+  EXPECT_EQ(leaves.at("Demo.Root(int32);Demo.Leaf(int32)").weight, 1u);
+  EXPECT_EQ(leaves.at("Demo.Root(int32);0x2000").weight, 2u);
+  EXPECT_EQ(leaves.at("Demo.Root(int32);Demo.New(int32)"), (Cost{2, 12, 0}));
+  EXPECT_EQ(profile.threads[0].cost.weight, 16u);
+}
+
 TEST_F(ProfileBuilderTest, TracesOfStackpipeAnnounceTheirCode) {
   trace_.SessionStart();
   trace_.Sample(11, {kLeaf}, TestTrace::Weighted(1));

@@ -11,9 +11,9 @@ CallTree::NodeId CallTree::AddRoot() {
 
 CallTree::NodeId CallTree::Child(NodeId parent, SymbolId symbol) {
   const auto next = static_cast<NodeId>(nodes_.size());
-  const auto [at, is_new] = children_.try_emplace(std::uint64_t{parent} << 32 | symbol, next);
+  const auto [child, is_new] = children_.TryEmplace(std::uint64_t{parent} << 32 | symbol, next);
   if (is_new) nodes_.push_back({.parent = parent, .symbol = symbol, .self = {}});
-  return at->second;
+  return *child;
 }
 
 CallTree::NodeId CallTree::Walk(NodeId root, std::span<const SymbolId> stack, Path* path) {

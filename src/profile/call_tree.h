@@ -8,9 +8,9 @@
 
 #include <cstdint>
 #include <span>
-#include <unordered_map>
 #include <vector>
 
+#include "profile/flat_map.h"
 #include "profile/profile.h"
 
 namespace stackpipe {
@@ -38,12 +38,15 @@ class CallTree {
 
   void Charge(NodeId node, const Cost& cost) { nodes_[node].self += cost; }
   std::span<const Node> nodes() const { return nodes_; }
+  // Frees what only Walk needs. Walk must not be called afterwards.
+  void Freeze() { children_ = {}; }
 
  private:
   NodeId Child(NodeId parent, SymbolId symbol);
 
   std::vector<Node> nodes_;
-  std::unordered_map<std::uint64_t, NodeId> children_;  // parent << 32 | symbol
+  FlatMap<NodeId>
+      children_;  // parent << 32 | symbol; kNoSymbol is no child, so FlatMap::kNoKey does not occur
 };
 
 }  // namespace stackpipe

@@ -3,7 +3,9 @@
 
 #include <algorithm>
 #include <cstddef>
-#include <unordered_map>
+#include <utility>
+
+#include "profile/flat_map.h"
 
 namespace stackpipe {
 namespace {
@@ -16,8 +18,9 @@ bool Heavier(const Cost& a, const Cost& b) {
 std::vector<ProfileNode> MergeSiblings(const CallTree& tree, std::span<const std::uint32_t> frame_of,
                                        std::vector<std::uint32_t>* merged_of) {
   std::vector<ProfileNode> merged;
-  std::unordered_map<std::uint64_t, std::uint32_t> children;  // parent << 32 | frame
+  FlatMap<std::uint32_t> children;  // parent << 32 | frame
   const auto raw = tree.nodes();
+  merged.reserve(raw.size());
   merged_of->resize(raw.size());
   for (std::size_t i = 0; i < raw.size(); ++i) {
     const auto next = static_cast<std::uint32_t>(merged.size());
@@ -27,9 +30,9 @@ std::vector<ProfileNode> MergeSiblings(const CallTree& tree, std::span<const std
     } else {
       const std::uint32_t parent = (*merged_of)[raw[i].parent];
       const std::uint32_t frame = frame_of[raw[i].symbol];
-      const auto [child, is_new] = children.try_emplace(std::uint64_t{parent} << 32 | frame, next);
+      const auto [child, is_new] = children.TryEmplace(std::uint64_t{parent} << 32 | frame, next);
       if (is_new) merged.push_back({.frame = frame, .parent = parent});
-      at = child->second;
+      at = *child;
     }
     merged[at].self += raw[i].self;
     (*merged_of)[i] = at;
@@ -43,20 +46,35 @@ std::vector<ProfileNode> MergeSiblings(const CallTree& tree, std::span<const std
 
 }  // namespace
 
-void MergeTrees(const CallTree& tree, std::span<const std::uint32_t> frame_of,
-                std::span<const std::uint32_t> roots, Profile* profile) {
+void MergeTrees(CallTree tree, std::span<const std::uint32_t> frame_of, std::span<const std::uint32_t> roots,
+                Profile* profile) {
   std::vector<std::uint32_t> merged_of;
   const std::vector<ProfileNode> merged = MergeSiblings(tree, frame_of, &merged_of);
+  tree = {};  // the largest thing here, and done with
 
-  // Children of each node, the lightest first: the stack below turns them round.
-  std::vector<std::vector<std::uint32_t>> children(merged.size());
+  // The children of node i are children[first_child[i] .. first_child[i + 1]), the lightest first: the stack
+  // below turns them round.
+  std::vector<std::uint32_t> first_child(merged.size() + 1, 0);
   for (std::size_t i = 0; i < merged.size(); ++i) {
-    if (merged[i].parent != i) children[merged[i].parent].push_back(static_cast<std::uint32_t>(i));
+    if (merged[i].parent != i) ++first_child[merged[i].parent];
   }
-  for (auto& siblings : children) {
-    std::sort(siblings.begin(), siblings.end(), [&](std::uint32_t a, std::uint32_t b) {
-      if (Heavier(merged[a].total, merged[b].total)) return false;
-      return Heavier(merged[b].total, merged[a].total) || merged[a].frame > merged[b].frame;
+  std::uint32_t children_before = 0;
+  for (std::uint32_t& first : first_child) {
+    children_before += first;
+    first = children_before;  // for now, where they end
+  }
+  std::vector<std::uint32_t> children(children_before);
+  for (std::size_t i = 0; i < merged.size(); ++i) {
+    if (merged[i].parent != i) children[--first_child[merged[i].parent]] = static_cast<std::uint32_t>(i);
+  }
+  const auto children_of = [&](std::uint32_t node) {
+    return std::span(children).subspan(first_child[node], first_child[node + 1] - first_child[node]);
+  };
+  for (std::uint32_t i = 0; i < merged.size(); ++i) {
+    const auto siblings = children_of(i);
+    std::sort(siblings.begin(), siblings.end(), [&](std::uint32_t one, std::uint32_t other) {
+      if (Heavier(merged[one].total, merged[other].total)) return false;
+      return Heavier(merged[other].total, merged[one].total) || merged[one].frame > merged[other].frame;
     });
   }
 
@@ -85,7 +103,7 @@ void MergeTrees(const CallTree& tree, std::span<const std::uint32_t> frame_of,
       const auto at = static_cast<std::uint32_t>(profile->nodes.size());
       profile->nodes.push_back(merged[next.node]);
       profile->nodes.back().parent = next.parent;
-      for (const std::uint32_t child : children[next.node]) stack.push_back({child, at});
+      for (const std::uint32_t child : children_of(next.node)) stack.push_back({child, at});
     }
     thread.node_count = static_cast<std::uint32_t>(profile->nodes.size()) - thread.first_node;
     thread.cost = profile->nodes[thread.first_node].total;

@@ -13,11 +13,11 @@
 
 namespace stackpipe {
 
-// Fills the nodes of `profile`, and the costs and node ranges of its threads, from `tree`. `frame_of` gives
-// the frame of each symbol: siblings that turned out to be the same function become one node. `roots[i]` is
-// the root of profile->threads[i]; afterwards the threads are sorted, heaviest first.
-void MergeTrees(const CallTree& tree, std::span<const std::uint32_t> frame_of,
-                std::span<const std::uint32_t> roots, Profile* profile);
+// Uses up `tree`: fills the nodes of `profile`, and the costs and node ranges of its threads, from it.
+// `frame_of` gives the frame of each symbol: siblings that turned out to be the same function become one
+// node. `roots[i]` is the root of profile->threads[i]; afterwards the threads are sorted, heaviest first.
+void MergeTrees(CallTree tree, std::span<const std::uint32_t> frame_of, std::span<const std::uint32_t> roots,
+                Profile* profile);
 
 }  // namespace stackpipe
 

@@ -150,19 +150,18 @@ void Symbolizer::NamePending(const nettrace::Method& method) {
 }
 
 SymbolId Symbolizer::Resolve(std::uint64_t pc) {
-  CachedPc& cached = cache_[(pc ^ pc >> 12) % kCacheSize];
-  if (cached.pc == pc && cached.generation == generation_) return cached.symbol;
-  SymbolId symbol = kNoSymbol;
+  if (pc == FlatMap<CachedPc>::kNoKey) return ResolveUncached(pc);
+  CachedPc& cached = *cache_.TryEmplace(pc, {}).first;
+  if (cached.generation != generation_) cached = {generation_, ResolveUncached(pc)};
+  return cached.symbol;
+}
+
+SymbolId Symbolizer::ResolveUncached(std::uint64_t pc) {
   auto at = live_.upper_bound(pc);
-  if (at != live_.begin() && pc < (--at)->second.end) {
-    symbol = at->second.symbol;
-  } else {
-    const auto [pending, is_new] = pending_.try_emplace(pc, static_cast<SymbolId>(symbols_.size()));
-    if (is_new) symbols_.push_back({.pc = pc});
-    symbol = pending->second;
-  }
-  cached = {pc, generation_, symbol};
-  return symbol;
+  if (at != live_.begin() && pc < (--at)->second.end) return at->second.symbol;
+  const auto [pending, is_new] = pending_.try_emplace(pc, static_cast<SymbolId>(symbols_.size()));
+  if (is_new) symbols_.push_back({.pc = pc});
+  return pending->second;
 }
 
 SymbolId Symbolizer::Mark(const char* name, CodeKind kind) {

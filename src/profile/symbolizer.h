@@ -17,7 +17,6 @@
 #ifndef STACKPIPE_PROFILE_SYMBOLIZER_H_
 #define STACKPIPE_PROFILE_SYMBOLIZER_H_
 
-#include <array>
 #include <cstdint>
 #include <map>
 #include <string>
@@ -26,6 +25,7 @@
 
 #include "nettrace/clr_events.h"
 #include "profile/call_tree.h"
+#include "profile/flat_map.h"
 
 namespace stackpipe {
 
@@ -44,6 +44,8 @@ class Symbolizer {
   void OnModule(const nettrace::Module& module);
 
   SymbolId Resolve(std::uint64_t pc);
+  // Changes whenever code comes or goes. As long as it does not, Resolve gives the same answers.
+  std::uint64_t generation() const { return generation_; }
   // The symbol of a mark ([kernel] and the like).
   SymbolId Mark(const char* name, CodeKind kind);
 
@@ -74,11 +76,11 @@ class Symbolizer {
     SymbolId symbol;
   };
   struct CachedPc {
-    std::uint64_t pc = 0;
     std::uint64_t generation = 0;
     SymbolId symbol = kNoSymbol;
   };
 
+  SymbolId ResolveUncached(std::uint64_t pc);
   std::uint32_t Intern(Function function);
   std::uint32_t FunctionOf(const nettrace::Method& method);
   std::uint32_t ModuleOf(std::uint64_t module_id);
@@ -99,10 +101,8 @@ class Symbolizer {
   std::unordered_map<std::string, std::uint32_t> module_index_;       // by path
   std::unordered_map<std::uint64_t, std::uint32_t> current_modules_;  // by module id
 
-  // Answers of Resolve, valid while no code came or went since (generation_): a map lookup for each frame of
-  // each sample costs several times the rest of the work.
-  static constexpr std::size_t kCacheSize = 4096;
-  std::array<CachedPc, kCacheSize> cache_{};
+  // Answers of Resolve, each valid while no code came or went since (generation_).
+  FlatMap<CachedPc> cache_;
   std::uint64_t generation_ = 1;
 };
 

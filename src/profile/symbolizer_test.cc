@@ -180,6 +180,7 @@ TEST_F(SymbolizerTest, EmptyAndWrappingRangesAreIgnored) {
       {symbolizer_.Resolve(0x1000), symbolizer_.Resolve(~std::uint64_t{0}), symbolizer_.Resolve(0x4000)});
   EXPECT_FALSE(frames[0].named);
   EXPECT_FALSE(frames[1].named);
+  EXPECT_EQ(frames[1].name, "0xffffffffffffffff");
   EXPECT_EQ(frames[2].name, "Demo.Real(int32)");
 }
 
