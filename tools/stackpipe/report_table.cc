@@ -23,7 +23,8 @@ std::string ProgramLine(const Profile& profile) {
   const ProfileProcess& process = profile.process;
   std::string line = process.command_line.empty() ? "a program" : process.command_line;
   if (process.pid != 0) line += fmt::format(" (pid {})", process.pid);
-  if (!profile.session.runtime.empty()) line += ", " + profile.session.runtime;
+  const std::string& runtime = profile.session.runtime;  // "mono 6.8.0 (what else it says of itself)"
+  if (!runtime.empty()) line += ", " + runtime.substr(0, runtime.find(" ("));
   return line;
 }
 

@@ -64,6 +64,9 @@ std::string TextTable::Text(std::size_t width) const {
   for (std::size_t i = 0; i < columns_.size(); ++i) {
     std::size_t widest = TextWidth(columns_[i].heading);
     for (const auto& row : rows_) widest = std::max(widest, TextWidth(row[i]));
+    // One very long name must not push all the rest out of sight; its own line is then out of step.
+    constexpr std::size_t kWidest = 90;
+    if (columns_[i].shrinks && width == 0) widest = std::min(widest, kWidest);
     widths.push_back(widest);
   }
   std::size_t total = kGap * (columns_.size() - 1);

@@ -31,7 +31,7 @@ class TextTable {
   };
   explicit TextTable(std::vector<Column> columns) : columns_(std::move(columns)) {}
   void AddRow(std::vector<std::string> cells) { rows_.push_back(std::move(cells)); }
-  // `width` 0 = as wide as it gets.
+  // `width` 0 = no terminal: nothing is cut.
   std::string Text(std::size_t width) const;
 
  private:

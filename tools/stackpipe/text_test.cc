@@ -42,6 +42,14 @@ TEST(TextTableTest, LinesUp) {
             "1,000  a name that is rather long  b.dll\n");
 }
 
+TEST(TextTableTest, OneLongNameDoesNotMoveTheOthers) {
+  TextTable table({{"NAME", false, true}, {"MODULE"}});
+  table.AddRow({std::string(200, 'x'), "a"});
+  table.AddRow({"short", "b"});
+  EXPECT_EQ(table.Text(0), "NAME" + std::string(88, ' ') + "MODULE\n" + std::string(200, 'x') + "  a\n" +
+                               "short" + std::string(87, ' ') + "b\n");
+}
+
 TEST(TextTableTest, ShrinksTheColumnThatMay) {
   EXPECT_EQ(Table().Text(32),
             "    N  NAME               MODULE\n"

@@ -46,7 +46,7 @@
     for (let i = 0, depth = 0; i < bare.length; i++) {
       if ("[<".includes(bare[i])) depth++;
       if ("]>".includes(bare[i])) depth--;
-      if (bare[i] === "." && depth === 0 && i > 0) dots.push(i);
+      if (bare[i] === "." && depth === 0 && i > 0 && bare[i - 1] !== ".") dots.push(i);  // "Type..ctor" is Type's .ctor
     }
     for (const keep of [2, 1]) {
       if (dots.length >= keep && dots[dots.length - keep] + 1 < bare.length) labels.push(bare.slice(dots[dots.length - keep] + 1));
