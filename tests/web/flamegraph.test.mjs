@@ -4,7 +4,7 @@
 import assert from "node:assert/strict";
 import { after, before, test } from "node:test";
 import { pathToFileURL } from "node:url";
-import { exportTrace, launch, openPage, report } from "./support.mjs";
+import { exportTrace, launch, openPage, report, until } from "./support.mjs";
 
 let browser;
 before(async () => { browser = await launch(); });
@@ -85,12 +85,10 @@ test("a click zooms in, and the button zooms out again", async () => {
   assert.ok(before > 10 && before < chart * 0.9, `${before} of ${chart}`);
   await page.locator('#chart g.frame[name^="P.A"]').first().click();
   await page.waitForFunction(() => !document.getElementById("reset").disabled);
-  await page.waitForTimeout(300);
-  assert.ok((await widest(page, "P.A(int32)")) > chart * 0.98);
+  await until(async () => (await widest(page, "P.A(int32)")) > chart * 0.98, "P.A fills the width");
   assert.match(await page.locator("#crumbs").innerText(), /P\.A\(int32\).*of all threads/s);
   await page.click("#reset");
-  await page.waitForTimeout(300);
-  assert.ok(Math.abs((await widest(page, "P.A(int32)")) - before) < 2);
+  await until(async () => Math.abs((await widest(page, "P.A(int32)")) - before) < 2, "P.A is as wide as before");
   assert.deepEqual(problems, []);
 });
 

@@ -15,6 +15,17 @@ assert.ok(tool && golden, "STACKPIPE_TOOL and STACKPIPE_GOLDEN say where the too
 const directory = mkdtempSync(join(tmpdir(), "stackpipe-web-"));
 process.on("exit", () => rmSync(directory, { recursive: true, force: true }));
 
+// Long, because a busy machine is no failure: nothing waits this long if all is well.
+const patience = 120_000;
+
+// Waits until `condition` holds.
+export async function until(condition, what) {
+  for (const end = Date.now() + patience; !(await condition()); ) {
+    assert.ok(Date.now() < end, `never came true: ${what}`);
+    await new Promise((resolve) => setTimeout(resolve, 50));
+  }
+}
+
 export const trace = (name) => join(golden, name + ".nettrace");
 
 // Exports a trace and returns the file's path.
@@ -30,6 +41,7 @@ export function report(name, ...options) {
 
 export function launch() {
   return chromium.launch({
+    timeout: patience,
     executablePath: process.env.CHROMIUM || "/usr/bin/chromium",
     args: [
       "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
@@ -43,7 +55,7 @@ export function launch() {
 export async function openPage(browser, options = {}) {
   const context = await browser.newContext({ viewport: { width: 1280, height: 900 }, ...options });
   const page = await context.newPage();
-  page.setDefaultTimeout(10_000);
+  page.setDefaultTimeout(patience);
   const problems = [];
   page.on("console", (message) => {
     // Drawing in software is slow, and Chromium says so.
