@@ -36,6 +36,7 @@ function functionsOf(file, index) {
     if (stack.length > 0) rows[stack.at(-1)].self += weights[i];
     for (const frame of new Set(stack)) rows[frame].total += weights[i];
   });
+  assert.equal(weights.reduce((sum, weight) => sum + weight, 0), endValue);
   return { rows: rows.filter((row) => row.total > 0).sort((a, b) => b.self - a.self), all: endValue };
 }
 
