@@ -76,6 +76,23 @@ TEST(CodeMapTest, BordersAreExact) {
   EXPECT_EQ(IdAt(map, kBase + 49), 0u);
 }
 
+TEST(CodeMapTest, TheLastByteOfACellIsLikeAnyOther) {
+  for (const std::uintptr_t count : {1u, 5u, 6u, 7u, 12u, 150u}) {
+    CodeMap map;
+    for (std::uintptr_t i = 0; i < count; ++i) Add(map, kBase + 16 * i, 16);
+    EXPECT_EQ(IdAt(map, kBase + 0xffff), 0u);
+    const CodeId id = Add(map, kBase + 0xfff0, 16);
+    EXPECT_EQ(IdAt(map, kBase + 0xffff), id);
+    const CodeId next = Add(map, kBase + 0x10000, 16);
+    ASSERT_TRUE(map.Unregister(id).ok());
+    EXPECT_EQ(IdAt(map, kBase + 0xffff), 0u);
+    const CodeId byte = Add(map, kBase + 0xffff, 1);
+    EXPECT_EQ(IdAt(map, kBase + 0xfffe), 0u);
+    EXPECT_EQ(IdAt(map, kBase + 0xffff), byte);
+    EXPECT_EQ(IdAt(map, kBase + 0x10000), next);
+  }
+}
+
 TEST(CodeMapTest, ZeroSizeAndWrapAreRefused) {
   CodeMap map;
   EXPECT_EQ(map.Register(Code(kBase, 0)).status().code(), StatusCode::kInvalidArgument);

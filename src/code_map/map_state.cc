@@ -499,7 +499,7 @@ void MapState::RemoveRange(const Record& record, bool compact) noexcept {
   Cell* emptied = nullptr;
   for (std::uintptr_t at = record.start;; at = (at | (kCellBytes - 1)) + 1) {
     const std::uintptr_t end = std::min(at | (kCellBytes - 1), last);
-    RemoveFrom(root_->SlotOf(at), kCellShift, at, end, compact, &emptied);
+    RemoveFrom(root_->SlotOf(at), kCellShift, at, end, record.id, compact, &emptied);
     if (end == last) break;
   }
   // Only now: many slots may have shared one of them, and it must not be used again before the last let go.
@@ -511,22 +511,27 @@ void MapState::RemoveRange(const Record& record, bool compact) noexcept {
   }
 }
 
-// [start, last] is the part of the range in the slot's span. Cells that no slot needs any more are added to
-// `*emptied`, once each.
+// [start, last] is the part of the range of `id` in the slot's span, unless what replaces it is there
+// already. Cells that no slot needs any more are added to `*emptied`, once each.
 void MapState::RemoveFrom(AtomicWord* slot, unsigned shift, std::uintptr_t start, std::uintptr_t last,
-                          bool compact, Cell** emptied) noexcept {
+                          CodeId id, bool compact, Cell** emptied) noexcept {
   const std::uint64_t value = slot->Load(std::memory_order_relaxed);
+  if (value == 0) return;
   if (IsNode(value)) {
     shift -= kSplitBits;
     const std::uintptr_t step = std::uintptr_t{1} << shift;
     for (std::uintptr_t at = start;; at = (at | (step - 1)) + 1) {
       const std::uintptr_t end = std::min(at | (step - 1), last);
-      RemoveFrom(&NodeOf(value)->children[at >> shift & 0xf], shift, at, end, compact, emptied);
+      RemoveFrom(&NodeOf(value)->children[at >> shift & 0xf], shift, at, end, id, compact, emptied);
       if (end == last) return;
     }
   }
   Cell* cell = CellOf(value);
   Cell::Side* side = cell->side();
+  const int found = cell->IndexOf(static_cast<std::uint32_t>(start & 0xffff));
+  if (found < 0) return;
+  const auto index = static_cast<std::uint32_t>(found);
+  if (cell->At(index).payload.id() != id) return;
   // Alone in its span, or the last one there: the span is empty then. What several slots share is alone.
   if (side->live == 1) {
     slot->Store(0);  // pairs with the loads in FindCode
@@ -536,8 +541,7 @@ void MapState::RemoveFrom(AtomicWord* slot, unsigned shift, std::uintptr_t start
     *emptied = cell;
     return;
   }
-  cell->SetPayload(static_cast<std::uint32_t>(cell->IndexOf(static_cast<std::uint32_t>(start & 0xffff))),
-                   Payload());
+  cell->SetPayload(index, Payload());
   if (compact && cell->count() >= kCompactEntriesMin && side->live * 4u <= cell->count()) Compact(slot, cell);
 }
 
@@ -615,8 +619,9 @@ Status MapState::Insert(std::span<NewRange> ranges, CodeEpoch epoch,
       return status;
     }
   }
-  RetireVictims(retired, false);
+  // New code first: the cells that it gets are without the victims, so that each cell changes in one store.
   if (!in_place) Publish(ranges);
+  RetireVictims(retired, false);
   for (const NewRange& range : ranges) {
     LinkOwner(range.record);
     records_[range.record].birth.Store(epoch);

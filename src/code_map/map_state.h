@@ -102,8 +102,8 @@ class MapState {
   void PublishWhole(AtomicWord* slot, std::uintptr_t base, unsigned shift, const NewRange& range) noexcept;
   void StoreSlot(AtomicWord* slot, std::uint64_t value) noexcept;
   void RemoveRange(const Record& record, bool compact) noexcept;
-  void RemoveFrom(AtomicWord* slot, unsigned shift, std::uintptr_t start, std::uintptr_t last, bool compact,
-                  Cell** emptied) noexcept;
+  void RemoveFrom(AtomicWord* slot, unsigned shift, std::uintptr_t start, std::uintptr_t last, CodeId id,
+                  bool compact, Cell** emptied) noexcept;
   void Compact(AtomicWord* slot, Cell* cell) noexcept;
   void LinkOwner(RecordIndex index) noexcept;
   void UnlinkOwner(RecordIndex index) noexcept;
