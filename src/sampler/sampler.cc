@@ -82,20 +82,25 @@ Status Sampler::Start() {
     active_.store(nullptr);
     return {StatusCode::kIo, "installing the sampling signal's handler", error};
   }
+  const std::lock_guard lock(threads_mutex_);
   installed_ = true;
   return {};
 }
 
 void Sampler::Stop() {
   if (!installed_) return;
-  installed_ = false;
-  for (ThreadRecord* record : Records()) {
-    record->tick.Delete();
-    record->wake.Delete();
-  }
   active_.store(nullptr);
   // Handlers are short and block nothing, so this ends as soon as their threads are scheduled.
   while (handlers_.load() != 0) usleep(100);
+  {
+    // No handler arms a timer any more; and no thread registers or leaves meanwhile.
+    const std::lock_guard lock(threads_mutex_);
+    installed_ = false;
+    for (std::size_t i = 0; i < record_count_; ++i) {
+      records_[i].load()->tick.Delete();
+      records_[i].load()->wake.Delete();
+    }
+  }
   for (int tries = 0; tries < 100; ++tries) {
     if (!PendingAnywhere(options_.signal)) {
       struct sigaction now {};
@@ -120,39 +125,37 @@ ThreadRecord* Sampler::FindCurrent() {
 
 Status Sampler::RegisterCurrentThread(const RuntimeWalker* walker) {
   if (FindCurrent() != nullptr) return {};
+  const std::lock_guard lock(threads_mutex_);
+  if (!installed_) return {StatusCode::kLimit, "registering a thread: the sampler does not run"};
   ThreadRecord* record = nullptr;
-  {
-    const std::lock_guard lock(threads_mutex_);
-    for (std::size_t i = 0; i < record_count_ && record == nullptr; ++i) {
-      ThreadRecord* candidate = records_[i].load();
-      if (candidate->state.load() == ThreadRecord::State::kFree) record = candidate;
-    }
-    if (record == nullptr) {
-      if (!records_ || record_count_ == kThreadsMax) return {StatusCode::kLimit, "registering a thread"};
-      std::unique_ptr<ThreadRecord> fresh(new (std::nothrow) ThreadRecord);
-      if (!fresh || !fresh->ring.Allocate(options_.ring_bytes)) {
-        return {StatusCode::kOutOfMemory, "registering a thread"};
-      }
-      record = fresh.release();
-      record->index = record_count_;
-      records_[record_count_++].store(record);
-    }
-    record->ring.Clear();
-    record->tid = port::CurrentTid();
-    record->thread = pthread_self();
-    pthread_getcpuclockid(record->thread, &record->cpu_clock);
-    record->stack = port::CurrentThreadStack();
-    record->walker = walker;
-    ++record->generation;
-    record->start_ns = record->last_tick_ns = port::NowNs();
-    record->start_cpu_ns = record->last_tick_cpu_ns = port::ClockNs(CLOCK_THREAD_CPUTIME_ID);
-    record->asleep = false;
-    record->expected.store(0);
-    record->ring_full.store(0);
-    record->handler_ns.store(0);
-    record->handler_times.Clear();
-    record->state.store(ThreadRecord::State::kActive);
+  for (std::size_t i = 0; i < record_count_ && record == nullptr; ++i) {
+    ThreadRecord* candidate = records_[i].load();
+    if (candidate->state.load() == ThreadRecord::State::kFree) record = candidate;
   }
+  if (record == nullptr) {
+    if (record_count_ == kThreadsMax) return {StatusCode::kLimit, "registering a thread"};
+    std::unique_ptr<ThreadRecord> fresh(new (std::nothrow) ThreadRecord);
+    if (!fresh || !fresh->ring.Allocate(options_.ring_bytes)) {
+      return {StatusCode::kOutOfMemory, "registering a thread"};
+    }
+    record = fresh.release();
+    record->index = record_count_;
+    records_[record_count_++].store(record);
+  }
+  record->ring.Clear();
+  record->tid = port::CurrentTid();
+  record->thread = pthread_self();
+  pthread_getcpuclockid(record->thread, &record->cpu_clock);
+  record->stack = port::CurrentThreadStack();
+  record->walker = walker;
+  ++record->generation;
+  record->start_ns = record->last_tick_ns = port::NowNs();
+  record->start_cpu_ns = record->last_tick_cpu_ns = port::ClockNs(CLOCK_THREAD_CPUTIME_ID);
+  record->asleep = false;
+  record->expected.store(0);
+  record->ring_full.store(0);
+  record->handler_ns.store(0);
+  record->handler_times.Clear();
   Status status =
       record->tick.Create(CLOCK_MONOTONIC, record->tid, options_.signal, TimerValue(record->index, false));
   if (status.ok()) {
@@ -162,9 +165,9 @@ Status Sampler::RegisterCurrentThread(const RuntimeWalker* walker) {
   if (!status.ok()) {
     record->tick.Delete();
     record->wake.Delete();
-    record->state.store(ThreadRecord::State::kFree);
     return status;
   }
+  record->state.store(ThreadRecord::State::kActive);
   // The first tick falls anywhere in the period: threads that start together are not sampled in step.
   const std::uint64_t phase = port::NowNs() % options_.period_ns + 1;
   record->tick.Arm(phase, options_.period_ns);
@@ -174,8 +177,11 @@ Status Sampler::RegisterCurrentThread(const RuntimeWalker* walker) {
 void Sampler::UnregisterCurrentThread() {
   ThreadRecord* record = FindCurrent();
   if (record == nullptr) return;
-  record->tick.Delete();
-  record->wake.Delete();
+  {
+    const std::lock_guard lock(threads_mutex_);
+    record->tick.Delete();
+    record->wake.Delete();
+  }
   // The producer's side of the ring is the handler's; with the signal blocked it is ours.
   sigset_t ours, old;
   sigemptyset(&ours);

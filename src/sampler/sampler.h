@@ -154,7 +154,9 @@ class Sampler {
   const CodeMap& code_;
   const NativeUnwinder& native_;
 
-  std::mutex threads_mutex_;  // guards record_count_, the growth of records_ and the state kFree -> kActive
+  // Guards record_count_, the growth of records_, the state kFree -> kActive, installed_, and the life of all
+  // timers.
+  std::mutex threads_mutex_;
   std::size_t record_count_ = 0;
   // Entries are set once, in order, and never change until the sampler is destroyed, when no handler runs any
   // more. The handler finds its record here by index. Pairs: RegisterCurrentThread stores, OnSignal loads.

@@ -2,13 +2,16 @@
 #include "unwind/loaded_objects.h"
 
 #include <errno.h>
+#include <limits.h>
 #include <link.h>
 #include <sys/auxv.h>
 #include <sys/uio.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstdio>
 #include <cstring>
+#include <utility>
 
 namespace stackpipe {
 namespace {
@@ -132,27 +135,61 @@ bool CopyVdso(std::uintptr_t* start, std::vector<std::uint8_t>* image) {
   return true;
 }
 
-ImageMatch CompareWithMemory(const ElfImage& file, const LoadedObject& object) {
-  const auto& segments = file.segments();
-  if (segments.size() != object.segments.size() ||
-      std::memcmp(segments.data(), object.segments.data(), segments.size() * sizeof segments[0]) != 0) {
-    return ImageMatch::kDifferent;
-  }
+ImageNotes ReadNotes(const ElfImage& file) {
   constexpr std::uint64_t kNotesMax = 4096;
-  for (const Elf64_Phdr& segment : segments) {
+  ImageNotes notes;
+  for (const Elf64_Phdr& segment : file.segments()) {
     if (segment.p_type != PT_NOTE || segment.p_filesz == 0) continue;
-    const std::uint64_t size = std::min(segment.p_filesz, kNotesMax);
-    std::vector<std::uint8_t> in_file;
-    std::vector<std::uint8_t> in_memory(size);
-    if (!file.Read(segment.p_offset, size, &in_file)) return ImageMatch::kDifferent;
-    const iovec to = {in_memory.data(), size};
-    const iovec from = {reinterpret_cast<void*>(object.bias + segment.p_vaddr), size};
-    const ssize_t got = process_vm_readv(getpid(), &to, 1, &from, 1, 0);
-    if (got < 0 && errno != EFAULT) return ImageMatch::kSame;  // not allowed here
-    if (got != static_cast<ssize_t>(size)) return ImageMatch::kGone;
-    if (in_file != in_memory) return ImageMatch::kDifferent;
+    // Some are in the file only.
+    const auto loads = [&](const Elf64_Phdr& other) {
+      return other.p_type == PT_LOAD && segment.p_vaddr >= other.p_vaddr &&
+             segment.p_vaddr - other.p_vaddr < other.p_filesz &&
+             segment.p_vaddr - other.p_vaddr == segment.p_offset - other.p_offset;
+    };
+    if (std::none_of(file.segments().begin(), file.segments().end(), loads)) continue;
+    ImageNotes::Piece piece;
+    piece.address = segment.p_vaddr;
+    if (file.Read(segment.p_offset, std::min(segment.p_filesz, kNotesMax), &piece.bytes)) {
+      notes.pieces.push_back(std::move(piece));
+    }
   }
-  return ImageMatch::kSame;
+  return notes;
+}
+
+bool NotesAreInMemory(const ImageNotes& notes, std::uintptr_t bias) {
+  for (const ImageNotes::Piece& piece : notes.pieces) {
+    std::vector<std::uint8_t> in_memory(piece.bytes.size());
+    const iovec to = {in_memory.data(), in_memory.size()};
+    const iovec from = {reinterpret_cast<void*>(bias + piece.address), in_memory.size()};
+    const ssize_t got = process_vm_readv(getpid(), &to, 1, &from, 1, 0);
+    if (got < 0 && errno != EFAULT) return true;  // not allowed here
+    if (got != static_cast<ssize_t>(in_memory.size()) || in_memory != piece.bytes) return false;
+  }
+  return true;
+}
+
+bool SameSegments(const std::vector<Elf64_Phdr>& a, const std::vector<Elf64_Phdr>& b) {
+  return a.size() == b.size() && (a.empty() || std::memcmp(a.data(), b.data(), a.size() * sizeof a[0]) == 0);
+}
+
+std::string PathOfMapping(std::uintptr_t address) {
+  std::FILE* maps = std::fopen("/proc/self/maps", "re");
+  if (maps == nullptr) return "";
+  std::string path;
+  char line[PATH_MAX + 128];
+  while (path.empty() && std::fgets(line, sizeof line, maps) != nullptr) {
+    unsigned long start = 0;
+    unsigned long end = 0;
+    int path_at = 0;
+    if (std::sscanf(line, "%lx-%lx %*s %*s %*s %*s %n", &start, &end, &path_at) != 2 || path_at == 0)
+      continue;
+    if (address < start || address >= end) continue;
+    path = line + path_at;
+    if (!path.empty() && path.back() == '\n') path.pop_back();
+    break;
+  }
+  std::fclose(maps);
+  return path;
 }
 
 }  // namespace stackpipe

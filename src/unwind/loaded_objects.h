@@ -36,13 +36,26 @@ void ListLoadedObjects(std::vector<LoadedObject>* objects, LoaderCounters* count
 // Copies the vdso's image, whole. False: there is none.
 bool CopyVdso(std::uintptr_t* start, std::vector<std::uint8_t>* image);
 
-// What comparing a file with loaded memory may say.
-enum class ImageMatch : std::uint8_t { kSame, kDifferent, kGone };
+// The notes that an object is loaded with; one of them is the build id.
+struct ImageNotes {
+  struct Piece {
+    std::uint64_t address = 0;  // as the file says
+    std::vector<std::uint8_t> bytes;
+  };
+  std::vector<Piece> pieces;
+};
 
-// Compares the program headers, which were copied with the object, and the notes (the build id is one), which
-// are read with process_vm_readv: the object may be unmapped at any moment. Where that call is forbidden, the
-// headers alone count.
-ImageMatch CompareWithMemory(const ElfImage& file, const LoadedObject& object);
+ImageNotes ReadNotes(const ElfImage& file);
+
+// True if memory at `bias` has the same notes, or may not be read. It is read with process_vm_readv: the
+// object may be unmapped at any moment.
+bool NotesAreInMemory(const ImageNotes& notes, std::uintptr_t bias);
+
+// True if both are the same in number and content.
+bool SameSegments(const std::vector<Elf64_Phdr>& a, const std::vector<Elf64_Phdr>& b);
+
+// The file that is mapped at `address`, as the kernel names it; empty: none.
+std::string PathOfMapping(std::uintptr_t address);
 
 }  // namespace stackpipe
 

@@ -38,7 +38,8 @@ struct Object {
   std::string path;       // what NativeSymbol says
   std::string open_path;  // what is opened
   FileIdentity identity;
-  bool verified = false;  // the file is what is mapped
+  bool verified = false;  // the file was what is mapped
+  ImageNotes notes;
   std::uint8_t build_id[20] = {};
   std::uint8_t build_id_size = 0;
   std::vector<std::uint8_t> image;        // of the vdso, which has no file
@@ -62,10 +63,6 @@ std::string ReadLink(const std::string& path) {
   char target[PATH_MAX];
   const ssize_t size = readlink(path.c_str(), target, sizeof target);
   return size > 0 ? std::string(target, static_cast<std::size_t>(size)) : std::string();
-}
-
-bool SameSegments(const std::vector<Elf64_Phdr>& a, const std::vector<Elf64_Phdr>& b) {
-  return a.size() == b.size() && (a.empty() || std::memcmp(a.data(), b.data(), a.size() * sizeof a[0]) == 0);
 }
 
 // Segments in memory, sorted, as whole pages.
@@ -108,23 +105,37 @@ struct NativeUnwinder::Impl {
     if (!table->empty()) object->table = std::move(table);
   }
 
+  // Opens `path` and, if it is what is mapped for `object`, takes all from it that is needed.
+  bool LoadFile(const std::string& path, Object* object) const {
+    ElfImage elf;
+    if (!elf.OpenFile(path.c_str()) || !SameSegments(elf.segments(), object->loaded.segments)) return false;
+    ImageNotes notes = ReadNotes(elf);
+    if (!NotesAreInMemory(notes, object->loaded.bias)) return false;
+    object->notes = std::move(notes);
+    object->open_path = path;
+    object->identity = elf.identity();
+    object->build_id_size = elf.BuildId(object->build_id);
+    LoadTable(elf, object);
+    return true;
+  }
+
   // Null: nothing is mapped for it.
-  std::unique_ptr<Object> LoadObject(LoadedObject loaded) {
+  std::unique_ptr<Object> LoadObject(const LoadedObject& loaded) {
     auto object = std::make_unique<Object>();
-    object->loaded = std::move(loaded);
-    object->mapped = MappedRanges(object->loaded);
+    object->loaded = loaded;
+    object->mapped = MappedRanges(loaded);
     if (object->mapped.empty()) return nullptr;
     object->id = next_id++;
-    const bool is_program = object->loaded.name.empty();
-    object->open_path = is_program ? "/proc/self/exe" : object->loaded.name;
-    object->path = is_program ? ReadLink(object->open_path) : object->loaded.name;
-    ElfImage elf;
-    if (!elf.OpenFile(object->open_path.c_str())) return object;
-    object->identity = elf.identity();
-    object->verified = CompareWithMemory(elf, object->loaded) == ImageMatch::kSame;
-    if (!object->verified) return object;
-    object->build_id_size = elf.BuildId(object->build_id);
-    LoadTable(elf, object.get());
+    const bool is_program = loaded.name.empty();
+    const std::string path = is_program ? "/proc/self/exe" : loaded.name;
+    object->path = is_program ? ReadLink(path) : path;
+    object->verified = LoadFile(path, object.get());
+    if (!object->verified) {
+      // A relative name after a chdir, or a program that was started by way of the loader.
+      const std::string mapped = PathOfMapping(object->start());
+      object->verified = !mapped.empty() && LoadFile(mapped, object.get());
+      if (object->verified) object->path = mapped;
+    }
     return object;
   }
 
@@ -147,17 +158,28 @@ struct NativeUnwinder::Impl {
     return object;
   }
 
-  // True if `object` is the very load that the loader lists now. Without unloads since, the same address says
-  // so. Else it may have been unloaded and something else, or the same file, loaded in its place.
-  bool IsStill(const Object& object, const LoadedObject& listed_now, bool nothing_unloaded) const {
-    if (object.loaded.bias != listed_now.bias || object.loaded.name != listed_now.name ||
-        !SameSegments(object.loaded.segments, listed_now.segments)) {
-      return false;
-    }
-    if (nothing_unloaded) return true;
+  // After an unload: true if `object` is still the load that lies there. Something else may have been loaded
+  // in its place, or the same file again, which makes no difference. The file need not be there any more.
+  bool IsUnchanged(const Object& object) const {
+    if (!NotesAreInMemory(object.notes, object.loaded.bias)) return false;
+    if (object.build_id_size != 0) return true;
     ElfImage elf;
-    return object.verified && elf.OpenFile(object.open_path.c_str()) && elf.identity() == object.identity &&
-           CompareWithMemory(elf, listed_now) == ImageMatch::kSame;
+    return elf.OpenFile(object.open_path.c_str()) && elf.identity() == object.identity;
+  }
+
+  // The object that the loader lists as `listed_now`: taken out of `before` if it was there, else loaded.
+  std::unique_ptr<Object> TakeOrLoad(const LoadedObject& listed_now, bool nothing_unloaded,
+                                     std::vector<std::unique_ptr<Object>>* before) {
+    const auto old = std::find_if(before->begin(), before->end(), [&](const std::unique_ptr<Object>& object) {
+      return object != nullptr && object->loaded.bias == listed_now.bias &&
+             object->loaded.name == listed_now.name &&
+             SameSegments(object->loaded.segments, listed_now.segments);
+    });
+    if (old == before->end()) return LoadObject(listed_now);
+    if (nothing_unloaded || ((*old)->verified && IsUnchanged(**old))) return std::move(*old);
+    std::unique_ptr<Object> loaded = LoadObject(listed_now);
+    if (!(*old)->verified && !loaded->verified) return std::move(*old);  // still unknown
+    return loaded;
   }
 
   std::unique_ptr<const UnwindSnapshot> MakeSnapshot() const {
@@ -250,12 +272,8 @@ Status NativeUnwinder::Refresh(bool quiescent) {
   const bool nothing_unloaded = impl.listed && counters.subs == impl.counters.subs;
   std::vector<std::unique_ptr<Object>> before = std::move(impl.live);
   impl.live.clear();
-  for (LoadedObject& loaded : listed) {
-    const auto old = std::find_if(before.begin(), before.end(), [&](const std::unique_ptr<Object>& object) {
-      return object != nullptr && impl.IsStill(*object, loaded, nothing_unloaded);
-    });
-    std::unique_ptr<Object> object =
-        old != before.end() ? std::move(*old) : impl.LoadObject(std::move(loaded));
+  for (const LoadedObject& loaded : listed) {
+    std::unique_ptr<Object> object = impl.TakeOrLoad(loaded, nothing_unloaded, &before);
     if (object != nullptr) impl.live.push_back(std::move(object));
   }
   const auto vdso = std::find_if(before.begin(), before.end(), [](const std::unique_ptr<Object>& object) {

@@ -236,6 +236,105 @@ TEST(NativeUnwinderTest, ComparesBuildIds) {
   dlclose(plugin);
 }
 
+// As when packages are upgraded under a running program: what is mapped is still the old object, and its
+// tables are good.
+TEST(NativeUnwinderTest, KeepsTablesWhenFilesAreReplacedLater) {
+  NativeUnwinder unwinder;
+  PluginDirectory directory;
+  const std::string path = directory.Copy("upgraded.so");
+  void* plugin = dlopen(path.c_str(), RTLD_NOW);
+  void* other = dlopen(directory.Copy("other.so").c_str(), RTLD_NOW);
+  ASSERT_NE(plugin, nullptr);
+  ASSERT_NE(other, nullptr);
+  ASSERT_TRUE(unwinder.Refresh(true).ok());
+  const auto pc = reinterpret_cast<std::uintptr_t>(FindCall(plugin)) + 1;
+  NativeSymbol before;
+  ASSERT_TRUE(unwinder.Symbolize(pc, &before));
+  std::filesystem::remove(path);
+  std::filesystem::copy_file(STACKPIPE_TEST_OTHER_PLUGIN, path);
+  dlclose(other);
+  ASSERT_TRUE(unwinder.Refresh(true).ok());
+  EXPECT_EQ(WalkThrough(unwinder, FindCall(plugin)).ours.reason, StopReason::kComplete);
+  NativeSymbol after;
+  ASSERT_TRUE(unwinder.Symbolize(pc, &after));
+  EXPECT_EQ(after.object_id, before.object_id);
+  EXPECT_EQ(after.function, "plugin_call");
+  dlclose(plugin);
+}
+
+// An object whose file is gone from the start has no tables, but it is one load with one id.
+TEST(NativeUnwinderTest, KeepsTheIdOfAnUnknownObject) {
+  NativeUnwinder unwinder;
+  PluginDirectory directory;
+  const std::string path = directory.Copy("deleted.so");
+  void* plugin = dlopen(path.c_str(), RTLD_NOW);
+  void* other = dlopen(directory.Copy("other.so").c_str(), RTLD_NOW);
+  std::filesystem::remove(path);
+  ASSERT_TRUE(unwinder.Refresh(true).ok());
+  const auto pc = reinterpret_cast<std::uintptr_t>(FindCall(plugin)) + 1;
+  NativeSymbol before;
+  ASSERT_TRUE(unwinder.Symbolize(pc, &before));
+  dlclose(other);
+  ASSERT_TRUE(unwinder.Refresh(true).ok());
+  NativeSymbol after;
+  ASSERT_TRUE(unwinder.Symbolize(pc, &after));
+  EXPECT_EQ(after.object_id, before.object_id);
+  EXPECT_EQ(after.function, "");
+  dlclose(plugin);
+}
+
+// Another file at the same address under the same name: what was known of the first must not be used for the
+// second.
+TEST(NativeUnwinderTest, SeesThatAnotherObjectTookThePlace) {
+  NativeUnwinder unwinder;
+  PluginDirectory directory;
+  const std::string path = directory.Copy("again.so");
+  void* plugin = dlopen(path.c_str(), RTLD_NOW);
+  ASSERT_NE(plugin, nullptr);
+  ASSERT_TRUE(unwinder.Refresh(true).ok());
+  const auto pc = reinterpret_cast<std::uintptr_t>(FindCall(plugin)) + 1;
+  NativeSymbol before;
+  ASSERT_TRUE(unwinder.Symbolize(pc, &before));
+  dlclose(plugin);
+
+  std::ifstream original(path, std::ios::binary);
+  std::string bytes((std::istreambuf_iterator<char>(original)), {});
+  const std::size_t at = bytes.find(std::string(reinterpret_cast<const char*>(before.build_id), 20));
+  ASSERT_NE(at, std::string::npos);
+  bytes[at] = static_cast<char>(bytes[at] ^ 1);
+  std::filesystem::remove(path);
+  std::ofstream(path, std::ios::binary) << bytes;
+  plugin = dlopen(path.c_str(), RTLD_NOW);
+  ASSERT_NE(plugin, nullptr);
+  if (reinterpret_cast<std::uintptr_t>(FindCall(plugin)) + 1 != pc) GTEST_SKIP() << "it lies elsewhere now";
+  ASSERT_TRUE(unwinder.Refresh(true).ok());
+  NativeSymbol after;
+  ASSERT_TRUE(unwinder.Symbolize(pc, &after));
+  EXPECT_NE(after.object_id, before.object_id);
+  EXPECT_NE(std::memcmp(after.build_id, before.build_id, 20), 0);
+  EXPECT_EQ(WalkThrough(unwinder, FindCall(plugin)).ours.reason, StopReason::kComplete);
+  dlclose(plugin);
+}
+
+// The loader knows it by a relative name, which means nothing after a chdir.
+TEST(NativeUnwinderTest, FindsFilesByTheirMapping) {
+  NativeUnwinder unwinder;
+  PluginDirectory directory;
+  const std::filesystem::path path = directory.Copy("relative.so");
+  const std::filesystem::path previous = std::filesystem::current_path();
+  std::filesystem::current_path(path.parent_path());
+  void* plugin = dlopen("./relative.so", RTLD_NOW);
+  std::filesystem::current_path(previous);
+  ASSERT_NE(plugin, nullptr);
+  ASSERT_TRUE(unwinder.Refresh(true).ok());
+  EXPECT_EQ(WalkThrough(unwinder, FindCall(plugin)).ours.reason, StopReason::kComplete);
+  NativeSymbol symbol;
+  ASSERT_TRUE(unwinder.Symbolize(reinterpret_cast<std::uintptr_t>(FindCall(plugin)) + 1, &symbol));
+  EXPECT_EQ(symbol.function, "plugin_call");
+  EXPECT_EQ(symbol.object_path, path.string());
+  dlclose(plugin);
+}
+
 TEST(NativeUnwinderTest, GivesEachLoadItsOwnId) {
   NativeUnwinder unwinder;
   PluginDirectory directory;
