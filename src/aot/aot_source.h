@@ -29,6 +29,7 @@ struct AotCode {
 
 // Empty = not known.
 struct AotName {
+  CodeKind kind = CodeKind::kUnknown;  // if the name tells better than Decode what this is; else kUnknown
   std::string name_space;
   std::string name;
   std::string signature;
