@@ -292,7 +292,7 @@ TEST(ReaderTest, ARecycledThreadIdMustNotStartAgain) {
 TEST(ReaderTest, ManyCaptureThreads) {
   StreamBuilder stream(4);
   stream.Type(1);
-  constexpr std::uint64_t kThreads = 20'000;
+  constexpr std::uint64_t kThreads = 8000;
   for (std::uint64_t thread = 1; thread <= kThreads; ++thread) {
     stream.Events(EventBlockBuilder().Add(EventOf(thread, 1, 2 * kThreads - thread, false)).content());
   }
