@@ -6,8 +6,8 @@
 
 #include <algorithm>
 #include <cctype>
-#include <cstring>
-#include <random>
+#include <fstream>
+#include <iterator>
 #include <string>
 #include <utility>
 #include <vector>
@@ -180,6 +180,34 @@ TEST_F(ManagedTest, NamesMethodsOfEachForm) {
   EXPECT_EQ(count(CodeKind::kAot, "Aot.Test.Program", "<Main>m__0"), 1);
   EXPECT_GE(count(CodeKind::kAot, "Aot.Test.Shape`1<T_REF>", "Area"), 1);
   EXPECT_EQ(count(CodeKind::kWrapper, "(wrapper managed-to-native) Aot.Test.Program", "getpid"), 1);
+}
+
+// A method that the debug information does not have is named by its symbol, never by its neighbour.
+TEST_F(ManagedTest, AMethodWithoutDebugInformationKeepsItsSymbolsName) {
+  std::uint32_t main = 0;
+  AotName name;
+  for (; main < source_->table().count; ++main) {
+    source_->Describe(main, &name);
+    if (name.name == "Main") break;
+  }
+  ASSERT_EQ(name.name_space, "Aot.Test.Program");
+  std::ifstream file(kManaged, std::ios::binary);
+  std::string bytes{std::istreambuf_iterator<char>(file), {}};
+  // Move the address that its entry has, which follows its name, by one.
+  std::uint64_t address = source_->code_start() + source_->table().starts[main];
+  const std::size_t at = bytes.find(std::string(reinterpret_cast<const char*>(&address), sizeof address),
+                                    bytes.find("Aot.Test.Program:Main"));
+  ASSERT_NE(at, std::string::npos);
+  address -= 1;
+  bytes.replace(at, sizeof address, reinterpret_cast<const char*>(&address), sizeof address);
+  const std::string path = std::string(kManaged) + ".moved";
+  std::ofstream(path, std::ios::binary | std::ios::trunc) << bytes;
+  Result<std::unique_ptr<ElfSource>> moved = OpenAotFile(path.c_str());
+  unlink(path.c_str());
+  ASSERT_TRUE(moved.ok());
+  moved.value()->Describe(main, &name);
+  EXPECT_EQ(name.name_space, "");
+  EXPECT_EQ(name.name, "Aot_Test_Program_Main");
 }
 
 }  // namespace
