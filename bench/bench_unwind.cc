@@ -7,6 +7,9 @@
 #include <execinfo.h>
 #include <unwind.h>
 
+#include <chrono>
+#include <vector>
+
 #include "bench_unwind_stack.h"
 
 namespace stackpipe::bench {
@@ -36,6 +39,32 @@ void BM_Walk(benchmark::State& state) {
   });
 }
 BENCHMARK(BM_Walk)->Arg(10)->Arg(55)->Arg(500);
+
+// As in a handler that runs a thousand times a second: the program between has used the caches for itself.
+// Timed by hand, since clearing them takes longer than the walk.
+void BM_WalkColdCaches(benchmark::State& state) {
+  NativeUnwinder unwinder;
+  if (!unwinder.Refresh(true).ok()) return state.SkipWithError("Refresh");
+  std::vector<std::uint64_t> other(static_cast<std::size_t>(state.range(0)) / sizeof(std::uint64_t));
+  OnDeepStack(55, [&] {
+    std::uint64_t pcs[256];
+    const StackBounds bounds = CurrentStack();
+    ucontext_t context;
+    getcontext(&context);
+    const Registers regs = RegistersOf(context);
+    std::size_t frames = 0;
+    for (auto _ : state) {
+      for (std::size_t i = 0; i < other.size(); i += 8) other[i] += frames;
+      const auto begin = std::chrono::steady_clock::now();
+      benchmark::DoNotOptimize(frames = Walk(unwinder, regs, bounds, pcs, 256));
+      const auto end = std::chrono::steady_clock::now();
+      state.SetIterationTime(std::chrono::duration<double>(end - begin).count());
+    }
+    ReportFrames(state, frames);
+  });
+}
+// More than the second and than the third level hold.
+BENCHMARK(BM_WalkColdCaches)->Arg(4 << 20)->Arg(128 << 20)->UseManualTime();
 
 void BM_LibgccUnwindBacktrace(benchmark::State& state) {
   OnDeepStack(static_cast<std::size_t>(state.range(0)), [&] {
