@@ -4,7 +4,10 @@
 // verdicts do not depend on who runs when.
 #include <gtest/gtest.h>
 #include <pthread.h>
+#include <sched.h>
 #include <signal.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
 
 #include <atomic>
 #include <chrono>
@@ -321,6 +324,46 @@ TEST(CodeMapStressTest, LookupsWorkWhenAThreadIsOnItsWayOut) {
   EXPECT_EQ(right.load(), 1);
   pthread_key_delete(key);
 }
+
+#if defined(__x86_64__) && !defined(__SANITIZE_THREAD__) && !defined(__SANITIZE_ADDRESS__)
+
+struct Question {
+  const CodeMap* map;
+  CodeHit hit;
+  LookupResult result;
+};
+
+// Runs without thread-local storage: whatever touches any, the stack protector too, crashes.
+__attribute__((no_stack_protector)) int AskWithoutThreadLocalStorage(void* argument) {
+  auto* question = static_cast<Question*>(argument);
+  constexpr long kArchSetFs = 0x1002;
+  long result = SYS_arch_prctl;
+  asm volatile("syscall" : "+a"(result) : "D"(kArchSetFs), "S"(0L) : "rcx", "r11", "memory");
+  question->result = question->map->Find(kBase + 1, &question->hit);
+  return result == 0 ? 0 : 1;
+}
+
+// Proves: B1
+TEST(CodeMapStressTest, LookupsNeedNoThreadLocalStorage) {
+  CodeMap map;
+  CodeRegistration code;
+  code.start = kBase;
+  code.size = 16;
+  const CodeId id = map.Register(code).value();
+  Question question{&map, {}, LookupResult::kNone};
+  std::vector<char> stack(64 * 1024);
+  const int task =
+      clone(AskWithoutThreadLocalStorage, stack.data() + stack.size(), CLONE_VM | SIGCHLD, &question);
+  ASSERT_GT(task, 0);
+  int status = -1;
+  ASSERT_EQ(waitpid(task, &status, 0), task);
+  ASSERT_TRUE(WIFEXITED(status));
+  EXPECT_EQ(WEXITSTATUS(status), 0);
+  EXPECT_EQ(question.result, LookupResult::kFound);
+  EXPECT_EQ(question.hit.id, id);
+}
+
+#endif
 
 }  // namespace
 }  // namespace stackpipe

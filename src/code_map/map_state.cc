@@ -601,7 +601,7 @@ std::size_t MapState::RetireVictims(const CodeRetiredVisitor* retired, bool comp
   }
   victims_ = {};
   live_ -= count;
-  history_.TrimToCount(CodeMap::kHistoryMax);
+  history_.TrimToCount(history_max_);
   return count;
 }
 

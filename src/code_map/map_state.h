@@ -66,8 +66,9 @@ class MapState {
   std::size_t live_count() const noexcept { return live_; }
   CodeMapMemory memory() const noexcept;
 
-  // Test seam: the next id that is given out.
+  // Test seams: the next id that is given out, and what to use instead of kHistoryMax.
   void SetNextIdForTest(std::uint64_t id) noexcept { next_id_ = id; }
+  void SetHistoryMaxForTest(std::size_t count) noexcept { history_max_ = count; }
 
  private:
   MapState() noexcept : history_(records_) {}
@@ -119,6 +120,7 @@ class MapState {
   RecordStore records_;
   History history_;
   HashIndex owners_;  // hash of an owner -> first record of its list
+  std::size_t history_max_ = CodeMap::kHistoryMax;
   std::size_t live_ = 0;
   std::uint64_t next_id_ = 1;  // up to kIdsEnd
   std::size_t table_bytes_ = 0;
