@@ -160,8 +160,8 @@ TEST(TextStoreTest, TextsOfAnyLengthComeBackAndGo) {
   internal::TextStore store;
   std::vector<std::pair<std::string, std::uint32_t>> held;
   std::mt19937 random(9);
-  for (const std::size_t length :
-       {1, 15, 16, 17, 1007, 1008, 1009, 5000, 70'000, 1'048'560, 1'048'561, 3'000'000}) {
+  for (const std::size_t length : std::initializer_list<std::size_t>{
+           1, 15, 16, 17, 1007, 1008, 1009, 5000, 70'000, 1'048'560, 1'048'561, 3'000'000}) {
     for (char c = 'a'; c <= 'c'; ++c) {
       std::string text(length, c);
       text[length / 2] = static_cast<char>('0' + random() % 10);
