@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: MIT
 #include "nettrace/blob_block.h"
 
-#include <algorithm>
 #include <new>
 
 #include "nettrace/byte_writer.h"
@@ -15,8 +14,7 @@ bool BlobBlock::Allocate() {
 
 std::byte* BlobBlock::Append(const BlobHeader& header) {
   if (empty()) first_time_ = header.timestamp;
-  first_time_ = std::min(first_time_, header.timestamp);
-  last_time_ = std::max(last_time_, header.timestamp);
+  last_time_ = header.timestamp;
 
   std::byte* const flags_at = bytes_.get() + size_;
   std::uint8_t flags = header.sorted ? format::kIsSorted : std::uint8_t{0};

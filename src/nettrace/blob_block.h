@@ -37,8 +37,8 @@ class BlobBlock {
     return size_ + kHeaderSizeMax + payload_size <= format::kBlockSizeMax;
   }
 
-  // Appends the header and room for `header.payload_size` bytes of payload, which the caller fills in at
-  // once. Requires Fits(header.payload_size).
+  // Events come in time order. Appends the header and room for `header.payload_size` bytes of payload, which
+  // the caller fills in at once. Requires Fits(header.payload_size).
   std::byte* Append(const BlobHeader& header);
 
   // The content of the block. Valid until the next Append or Clear.

@@ -36,8 +36,8 @@ void BlobReader::TakeCompressedHeader() {
     header_.sequence += in_.TakeVarUint<std::uint32_t>() + 1;
     header_.capture_thread = in_.TakeVarUint<std::uint64_t>();
     header_.processor = in_.TakeVarUint<std::uint32_t>();
-  } else if (header_.metadata_id != 0) {
-    ++header_.sequence;
+  } else {
+    ++header_.sequence;  // not so in metadata blocks, but nobody counts their events
   }
   if ((flags & format::kHasThread) != 0) header_.thread = in_.TakeVarUint<std::uint64_t>();
   if ((flags & format::kHasStack) != 0) header_.stack_id = in_.TakeVarUint<std::uint32_t>();

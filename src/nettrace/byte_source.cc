@@ -57,7 +57,7 @@ class FileSource : public ByteSource {
     return {};
   }
 
-  bool is_zstd() const { return head_size_ == head_.size() && head_ == kZstdMagic; }
+  bool is_zstd() const { return head_ == kZstdMagic; }
 
   Result<std::size_t> Read(std::byte* to, std::size_t size) override {
     if (head_used_ == head_size_) return ReadFile(to, size);
@@ -98,8 +98,8 @@ class ZstdSource : public ByteSource {
     while (true) {
       // Also without input: the decoder may hold more output than the last call had room for.
       const std::size_t result = ZSTD_decompressStream(context_, &out, &in_);
-      if (out.pos != 0) return out.pos;
       if (ZSTD_isError(result)) return ErrorOf(result);
+      if (out.pos != 0) return out.pos;
       if (in_.pos < in_.size) continue;
       const Result<std::size_t> got = source_->Read(buffer_.data(), buffer_.size());
       if (!got.ok() || got.value() == 0) return got;

@@ -55,6 +55,21 @@ TEST(MetadataTest, BrokenFieldsAreLeftOut) {
   EXPECT_EQ(type.name, "Name");
 }
 
+TEST(MetadataTest, FieldsMayBeNestedButNotWithoutEnd) {
+  const auto nested = [](int depth) {
+    Assembler payload = Fixed4();
+    for (int i = 0; i < depth; ++i) payload.Put(1).Put(1);  // one field; it is an object
+    payload.Put(1).Put(9).Utf16("innermost");
+    for (int i = 0; i < depth; ++i) payload.Utf16("object");
+    EventType type;
+    EXPECT_TRUE(ParseMetadata4(payload.bytes(), &type));
+    return type.fields.size();
+  };
+  EXPECT_EQ(nested(1), 1u);
+  EXPECT_EQ(nested(10), 1u);
+  EXPECT_EQ(nested(20), 0u);
+}
+
 TEST(MetadataTest, TagsOfVersion4) {
   Assembler payload = Fixed4("WorkStart");
   payload.Put(0);

@@ -93,14 +93,16 @@ struct ReadSummary {
   std::uint64_t events = 0;
   std::uint64_t lost = 0;   // by sequence numbers and sequence points, TraceEvent's arithmetic
   std::uint64_t bytes = 0;  // good bytes: up to the end of the last whole block
-  Status status;            // ok; kTruncated; kFormat; kIo
-  std::string detail;       // for a person: what was wrong, and at which offset of the stream
+  // ok; kTruncated; kFormat; kUnsupported (a newer version); kIo, or whatever else the source returned;
+  // kOutOfMemory; kInvalidArgument if the visitor has thrown.
+  Status status;
+  std::string detail;  // for a person: what was wrong, and at which offset of the stream
 };
 
 // Reads all of `source`. Events that were whole are delivered whatever comes after them: a truncated stream
 // gives status kTruncated and complete = false; a broken one kFormat. Never throws, never aborts, whatever
-// the input. In a truncated v4/v6 stream the events of a block that was cut are delivered as far as they are
-// whole.
+// the input; what a visitor throws ends the reading. In a truncated v4/v6 stream the events of a block that
+// was cut are delivered as far as they are whole.
 ReadSummary Read(ByteSource& source, Visitor& visitor);
 
 }  // namespace stackpipe::nettrace

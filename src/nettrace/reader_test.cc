@@ -7,6 +7,7 @@
 #include <functional>
 #include <new>
 #include <stdexcept>
+#include <string>
 
 #include "nettrace/collected_events.h"
 
@@ -259,6 +260,28 @@ TEST(ReaderTest, LostEvents) {
   EXPECT_TRUE(trace.summary.complete) << trace.summary.detail;
   EXPECT_EQ(trace.summary.lost, 4u);
   EXPECT_EQ(trace.summary.events, 5u);
+}
+
+// A sequence point may name a thread before its first event.
+TEST(ReaderTest, AThreadAnnouncedWithZeroMayBeginAnywhere) {
+  const Bytes stream = StreamBuilder(4)
+                           .Type(1)
+                           .Point(kSync + 1, {{1, 0}})
+                           .Events(EventBlockBuilder().Add(EventOf(1, 9, 2)).Add(EventOf(1, 11, 3)).content())
+                           .End()
+                           .bytes();
+  EXPECT_EQ(Collect(stream).summary.lost, 1u);
+}
+
+TEST(ReaderTest, ABlockMustEndWhereItsSizeSays) {
+  Bytes bytes = StreamBuilder(4).Type(1).End().bytes();
+  const std::size_t end = BlocksOf(bytes)[1].end;
+  bytes[end - 1] = std::byte{5};
+  const CollectedTrace trace = Collect(bytes);
+  EXPECT_EQ(trace.summary.status.code(), StatusCode::kFormat);
+  EXPECT_LT(trace.summary.bytes, end);
+  EXPECT_NE(trace.summary.detail.find("byte " + std::to_string(end - 1)), std::string::npos)
+      << trace.summary.detail;
 }
 
 // Trap 4: without the field the number is the next one, also over the wrap.
