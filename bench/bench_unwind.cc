@@ -11,6 +11,8 @@
 #include <vector>
 
 #include "bench_unwind_stack.h"
+#include "unwind/cfi_compiler.h"
+#include "unwind/elf_image.h"
 
 namespace stackpipe::bench {
 namespace {
@@ -64,7 +66,8 @@ void BM_WalkColdCaches(benchmark::State& state) {
   });
 }
 // More than the second and than the third level hold.
-BENCHMARK(BM_WalkColdCaches)->Arg(4 << 20)->Arg(128 << 20)->UseManualTime();
+BENCHMARK(BM_WalkColdCaches)->Arg(4 << 20)->Iterations(2000)->UseManualTime();
+BENCHMARK(BM_WalkColdCaches)->Arg(128 << 20)->Iterations(100)->UseManualTime();
 
 void BM_LibgccUnwindBacktrace(benchmark::State& state) {
   OnDeepStack(static_cast<std::size_t>(state.range(0)), [&] {
@@ -101,6 +104,34 @@ void BM_FirstRefresh(benchmark::State& state) {
   }
 }
 BENCHMARK(BM_FirstRefresh)->Unit(benchmark::kMillisecond);
+
+// One file alone: its CFI read and compiled.
+void BM_CompileTable(benchmark::State& state, const char* path) {
+  std::size_t bytes = 0;
+  std::size_t rows = 0;
+  for (auto _ : state) {
+    ElfImage elf;
+    FrameSection frames;
+    if (!elf.OpenFile(path) || !(elf.LoadEhFrame(&frames) || elf.LoadDebugFrame(&frames))) {
+      return state.SkipWithError("no such file here");
+    }
+    const CfiTable table = CompileCfi(frames.section, elf.CodeRanges());
+    bytes = table.byte_count();
+    rows = table.row_count();
+  }
+  state.counters["bytes"] = static_cast<double>(bytes);
+  state.counters["rows"] = static_cast<double>(rows);
+}
+BENCHMARK_CAPTURE(BM_CompileTable, libc, "/lib/x86_64-linux-gnu/libc.so.6")->Unit(benchmark::kMillisecond);
+BENCHMARK_CAPTURE(BM_CompileTable, libstdcxx, "/lib/x86_64-linux-gnu/libstdc++.so.6")
+    ->Unit(benchmark::kMillisecond);
+BENCHMARK_CAPTURE(BM_CompileTable, libmonosgen, "/usr/lib/libmonosgen-2.0.so.1")
+    ->Unit(benchmark::kMillisecond);
+BENCHMARK_CAPTURE(BM_CompileTable, libLLVM, "/lib/x86_64-linux-gnu/libLLVM-14.so.1")
+    ->Unit(benchmark::kMillisecond);
+// Has .debug_frame alone, which is used only if asked for.
+BENCHMARK_CAPTURE(BM_CompileTable, mscorlib, "/usr/lib/mono/aot-cache/amd64/mscorlib.dll.so")
+    ->Unit(benchmark::kMillisecond);
 
 void BM_RefreshNothingNew(benchmark::State& state) {
   NativeUnwinder unwinder;

@@ -4,6 +4,7 @@
 #include "unwind/native_unwinder.h"
 
 #include <dlfcn.h>
+#include <elf.h>
 #include <gtest/gtest.h>
 #include <stdlib.h>
 #include <unistd.h>
@@ -333,6 +334,29 @@ TEST(NativeUnwinderTest, FindsFilesByTheirMapping) {
   ASSERT_TRUE(unwinder.Symbolize(reinterpret_cast<std::uintptr_t>(FindCall(plugin)) + 1, &symbol));
   EXPECT_EQ(symbol.function, "plugin_call");
   EXPECT_EQ(symbol.object_path, path.string());
+  dlclose(plugin);
+}
+
+// The build id alone does not make a file the one that is mapped: here a program header differs.
+TEST(NativeUnwinderTest, ComparesProgramHeaders) {
+  PluginDirectory directory;
+  const std::string path = directory.Copy("headers.so");
+  void* plugin = dlopen(path.c_str(), RTLD_NOW);
+  ASSERT_NE(plugin, nullptr);
+  std::ifstream original(path, std::ios::binary);
+  std::string bytes((std::istreambuf_iterator<char>(original)), {});
+  Elf64_Ehdr header;
+  std::memcpy(&header, bytes.data(), sizeof header);
+  Elf64_Phdr last;
+  const std::size_t at = header.e_phoff + (header.e_phnum - 1u) * sizeof last;
+  std::memcpy(&last, bytes.data() + at, sizeof last);
+  last.p_paddr ^= 0x1000;  // of no use to anybody, but different
+  std::memcpy(bytes.data() + at, &last, sizeof last);
+  std::filesystem::remove(path);
+  std::ofstream(path, std::ios::binary) << bytes;
+  NativeUnwinder unwinder;
+  ASSERT_TRUE(unwinder.Refresh(false).ok());
+  EXPECT_EQ(WalkThrough(unwinder, FindCall(plugin)).ours.reason, StopReason::kUnknownCode);
   dlclose(plugin);
 }
 

@@ -12,9 +12,11 @@
 #include <random>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "unwind/native_unwinder.h"
+#include "unwind/step.h"
 #include "unwind/testdata/shapes.h"
 #include "unwind/unwind_test_util.h"
 
@@ -429,6 +431,69 @@ TEST_F(LyingStackTest, StepThatFailsChangesNothing) {
       EXPECT_TRUE(reason == StopReason::kForeignStack || reason == StopReason::kBadMemory);
     }
   }
+}
+
+// ---- One step by a table made by hand
+// ----------------------------------------------------------------------------
+
+// A table of one stretch of code, [0x1000, 0x2000).
+CfiTable OneRow(const CfiShape& shape, std::uint32_t number, std::vector<CfiExtendedRule> extended) {
+  return CfiTable({{0x1000, {(1u << CfiRow::kNumberBits) | number}}, {0x2000, {0}}}, {CfiShape(), shape},
+                  std::move(extended));
+}
+
+// A saved register's slot may lie below the stack's bounds though the CFA lies inside.
+TEST(StepByTableTest, SlotsBelowTheStackAreNotRead) {
+  std::vector<std::uint64_t> words(64, 0x1111);
+  const auto at = [&](std::size_t i) { return reinterpret_cast<std::uint64_t>(&words[i]); };
+  CfiShape shape;
+  shape.kind = CfiShape::Kind::kPlain;
+  shape.saved[0] = -8;
+  shape.depth = 64;
+  const CfiTable table = OneRow(shape, 2, {});
+  for (const bool inside : {true, false}) {
+    // CFA = sp + 16 = words 34; rbp's slot is word 26.
+    const StackBounds bounds = {at(inside ? 26 : 27), at(64)};
+    Registers regs;
+    regs.pc = 0x1000;
+    regs.sp = at(32);
+    bool is_caller = false;
+    StopReason reason = StopReason::kNotWalked;
+    EXPECT_EQ(StepByTable(table.View(0), regs.pc, bounds, &regs, &is_caller, &reason), inside);
+    EXPECT_EQ(reason, inside ? StopReason::kNotWalked : StopReason::kBadMemory);
+  }
+}
+
+// The same for rules that are not plain: neither outside nor at an address that is not a word's.
+TEST(StepByTableTest, ExtendedRulesReadWordsOfTheStackOnly) {
+  std::vector<std::uint64_t> words(64, 0x1111);
+  const auto at = [&](std::size_t i) { return reinterpret_cast<std::uint64_t>(&words[i]); };
+  CfiShape shape;
+  shape.kind = CfiShape::Kind::kExtended;
+  CfiExtendedRule rule;
+  rule.cfa_offset = 64;
+  rule.return_address.kind = CfiLocation::Kind::kAtRegister;
+  rule.return_address.base = kRegBx;
+  const CfiTable table = OneRow(shape, 0, {rule});
+  const auto step = [&](std::uint64_t bx) {
+    Registers regs;
+    regs.pc = 0x1000;
+    regs.sp = at(16);
+    regs.bx = bx;
+    bool is_caller = false;
+    StopReason reason = StopReason::kNotWalked;
+    const StackBounds bounds = {at(8), at(56)};
+    if (StepByTable(table.View(0), regs.pc, bounds, &regs, &is_caller, &reason))
+      return StopReason::kNotWalked;
+    return reason;
+  };
+  EXPECT_EQ(step(at(8)), StopReason::kNotWalked);
+  EXPECT_EQ(step(at(55)), StopReason::kNotWalked);
+  EXPECT_EQ(step(at(7)), StopReason::kBadMemory);
+  EXPECT_EQ(step(at(56)), StopReason::kBadMemory);
+  EXPECT_EQ(step(at(20) + 4), StopReason::kBadMemory);
+  EXPECT_EQ(step(0), StopReason::kBadMemory);
+  EXPECT_EQ(step(~std::uint64_t{7}), StopReason::kBadMemory);
 }
 
 }  // namespace
