@@ -3,14 +3,18 @@
 // AotImages: the images of precompiled code in this process. An image is one range in the code map, with a
 // sorted method table; a method is decoded when a sample meets it first, in the handler.
 //
-//     Result<CodeId> image = images.RegisterImage({.start = begin, .size = size, .source =
-//     std::move(source)}); in a handler:    AotHit hit;  images.Decode(pc, &hit);             // which
-//     method, and its range the collector:   images.TakeSeen(&methods);                        // methods
-//     that handlers met first
-//                      code.LookupAt(pc, epoch, &code_hit);              // which image was there then
-//                      images.Find(code_hit.id, pc, &hit);               // which method of it
-//                      images.Describe(hit.image, hit.method, &method);  // its name
-//     images.UnregisterImage(image.value());                             // before the image is unmapped
+//     Result<CodeId> image =
+//         images.RegisterImage({.start = begin, .size = size, .source = std::move(source)});
+//
+//     AotHit hit;                          // a handler:
+//     images.Decode(pc, &hit);             // which method is at pc now, and its range
+//
+//     images.TakeSeen(&hits);              // the collector: what handlers met first
+//     code.LookupAt(pc, epoch, &range);    // which image was there then
+//     images.Find(range.id, pc, &hit);     // which method of it
+//     images.Describe(hit.image, hit.method, &name);
+//
+//     images.UnregisterImage(image.value());  // before the image is unmapped
 //
 // An image keeps its CodeId for itself: one that is closed and opened again, at the same address or another,
 // is another image. Which of several that followed one another at an address a sample belongs to is decided

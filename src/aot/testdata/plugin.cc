@@ -5,7 +5,9 @@ extern "C" {
 
 __attribute__((visibility("default"), noinline)) int aot_plugin_twice(int x) { return x * 2; }
 
-__attribute__((noinline)) static int aot_plugin_hidden(int x) { return aot_plugin_twice(x) + 1; }
+__attribute__((visibility("hidden"), noinline)) int aot_plugin_hidden(int x) {
+  return aot_plugin_twice(x) + 1;
+}
 
 __attribute__((visibility("default"), noinline)) int aot_plugin_entry(int x) {
   return aot_plugin_hidden(x) * aot_plugin_twice(x);
