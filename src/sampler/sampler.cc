@@ -210,7 +210,7 @@ std::vector<ThreadRecord*> Sampler::Records() {
 std::uint64_t Sampler::Watermark(std::uint64_t now, const std::vector<ThreadRecord*>& records) const {
   std::uint64_t watermark = now;
   for (const ThreadRecord* record : records) {
-    const std::uint64_t began = record->in_handler.load();  // pairs with the stores in OnSignal
+    const std::uint64_t began = record->in_handler.load();  // pairs with the stores in Sample
     // A handler that has not read its clock yet will do so later than `now` was read, or was about to when it
     // was: waiting for the next round is cheap, guessing is not.
     if (began == ThreadRecord::kEntering) return 0;
@@ -252,7 +252,10 @@ void Sampler::OnSignal(int signal, siginfo_t* info, void* ucontext) {
   handlers_.fetch_add(1);
   Sampler* sampler = active_.load();
   const auto value = reinterpret_cast<std::uint64_t>(info->si_value.sival_ptr);
-  if (info->si_code == SI_TIMER && (value & kMarkMask) == kMark) {
+  const bool ours = info->si_code == SI_TIMER && (value & kMarkMask) == kMark;
+  struct sigaction previous {};
+  previous.sa_handler = SIG_IGN;
+  if (ours) {
     const std::size_t index = (value & ~kMarkMask) >> 1;
     ThreadRecord* record =
         sampler != nullptr && index < kThreadsMax ? sampler->records_[index].load() : nullptr;
@@ -261,7 +264,12 @@ void Sampler::OnSignal(int signal, siginfo_t* info, void* ucontext) {
       sampler->Sample(record, (value & kWakeBit) != 0, info->si_overrun, ucontext);
     }
   } else if (sampler != nullptr) {
-    const struct sigaction& previous = sampler->previous_;
+    previous = sampler->previous_;
+  }
+  handlers_.fetch_sub(1);
+  // Somebody else's signal goes to whoever took it before us. That handler may never return (it may jump, or
+  // wait), so Stop does not wait for it: from here on nothing of the sampler's is touched.
+  if (!ours) {
     if ((previous.sa_flags & SA_SIGINFO) != 0) {
       previous.sa_sigaction(signal, info, ucontext);
     } else if (previous.sa_handler != SIG_IGN && previous.sa_handler != SIG_DFL) {
@@ -272,7 +280,6 @@ void Sampler::OnSignal(int signal, siginfo_t* info, void* ucontext) {
       raise(signal);
     }
   }
-  handlers_.fetch_sub(1);
   errno = saved_errno;
 }
 
