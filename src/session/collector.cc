@@ -35,7 +35,6 @@ Collector::Thread& Collector::ThreadOf(ThreadRecord* record) {
     thread.tid = record->tid;
     thread.last_ns = record->start_ns;
     thread.last_cpu_ns = record->start_cpu_ns;
-    ++threads_seen_;
   }
   return thread;
 }
@@ -49,22 +48,22 @@ void Collector::Drain(bool everything) {
   queue_.Take(&events_);
 
   items_.clear();
-  std::vector<std::pair<ThreadRecord*, Ring::Cursor>> cursors;
+  pending_.clear();
   for (ThreadRecord* record : records) {
     if (record->state.load() == ThreadRecord::State::kFree) continue;
     ThreadOf(record);
     Ring::Cursor cursor = record->ring.Begin();
-    cursors.emplace_back(record, cursor);
+    pending_.push_back({record, cursor});
     std::size_t size = 0;
     while (const std::byte* bytes = record->ring.Peek(&cursor, &size)) {
       const auto* raw = reinterpret_cast<const RawSample*>(bytes);
       if (raw->time_ns >= until) break;
-      items_.push_back({raw->time_ns, record, raw, 0});
+      items_.push_back({raw->time_ns, raw, pending_.size() - 1});
       record->ring.Next(&cursor);
     }
   }
   for (std::size_t i = 0; i < events_.size() && events_[i].time_ns < until; ++i) {
-    items_.push_back({events_[i].time_ns, nullptr, nullptr, i});
+    items_.push_back({events_[i].time_ns, nullptr, i});
   }
   std::stable_sort(items_.begin(), items_.end(),
                    [](const Item& a, const Item& b) { return a.time_ns < b.time_ns; });
@@ -72,8 +71,8 @@ void Collector::Drain(bool everything) {
   std::size_t events_written = 0;
   bool waiting = false;
   for (const Item& item : items_) {
-    if (item.record == nullptr) {
-      writer_.Write(events_[item.event]);
+    if (item.sample == nullptr) {
+      writer_.Write(events_[item.source]);
       ++events_written;
       continue;
     }
@@ -81,21 +80,20 @@ void Collector::Drain(bool everything) {
       waiting = true;
       break;  // this and all that is later waits for the next round
     }
-    WriteSample(item.record, *item.sample);
-    for (auto& [record, cursor] : cursors) {
-      if (record != item.record) continue;
-      std::size_t size = 0;
-      record->ring.Peek(&cursor, &size);
-      record->ring.Next(&cursor);
-    }
+    auto& [record, written] = pending_[item.source];
+    WriteSample(record, *item.sample);
+    std::size_t size = 0;
+    record->ring.Peek(&written, &size);
+    record->ring.Next(&written);
   }
   events_.erase(events_.begin(), events_.begin() + static_cast<std::ptrdiff_t>(events_written));
 
-  for (auto& [record, cursor] : cursors) {
+  for (const auto& [record, written] : pending_) {
     Thread& thread = ThreadOf(record);
-    CountRingFull(record, &thread);
+    // In this order: after its end a thread counts nothing more.
     const bool ended = record->state.load() == ThreadRecord::State::kEnded;
-    record->ring.Pop(cursor);
+    CountRingFull(record, &thread);
+    record->ring.Pop(written);
     if (ended && record->ring.Empty()) {
       // The record's last entry is the end mark; where the ring had no room for it, the clocks are not known.
       WriteTotals(thread, written_until_ns_);

@@ -6,12 +6,10 @@
 //
 // How samples are weighted (docs/design/sampling.md):
 //  cpu mode   the CPU time since the thread's last sample on the CPU. A sample that finds the thread asleep
-//  weighs
-//             nothing; what was used before it fell asleep goes to the next sample on the CPU, or at the
-//             thread's end to the last one. The weights of a thread add up to the CPU time that it used.
+//             weighs nothing; what was used before it fell asleep goes to the next sample on the CPU, or at
+//             the thread's end to the last one. The weights of a thread add up to the CPU time that it used.
 //  wall mode  the time since the thread's last sample. When a thread wakes, the time that it slept goes to
-//  the stack that
-//             it slept in, and the CPU time used since to the stack that it is in now.
+//             the stack that it slept in, and the CPU time used since to the stack that it is in now.
 #ifndef STACKPIPE_SESSION_COLLECTOR_H_
 #define STACKPIPE_SESSION_COLLECTOR_H_
 
@@ -39,7 +37,6 @@ class Collector {
   std::uint64_t handler_ns() const;
   // Duration of the handlers, of all threads.
   void SumHandlerTimes(Histogram* to) const;
-  std::uint64_t threads_seen() const { return threads_seen_; }
 
  private:
   // A sample that was written, with what is needed to write another one of its stack.
@@ -69,9 +66,13 @@ class Collector {
   };
   struct Item {
     std::uint64_t time_ns;
-    ThreadRecord* record;  // null: a lifecycle event
-    const RawSample* sample;
-    std::size_t event;
+    const RawSample* sample;  // null: a lifecycle event
+    std::size_t source;       // index of the sample's ring in pending_, or of the event in events_
+  };
+  // A ring that is being drained: what lies before the cursor is written.
+  struct Pending {
+    ThreadRecord* record;
+    Ring::Cursor written;
   };
 
   void Drain(bool everything);
@@ -103,12 +104,12 @@ class Collector {
   std::vector<Thread> threads_;         // by ThreadRecord::index
   std::vector<LifecycleEvent> events_;  // taken, not written yet
   std::vector<Item> items_;
+  std::vector<Pending> pending_;
   std::vector<std::uint64_t> stack_;
   std::vector<CodeId> ids_;  // of the frames of the sample at hand; 0 = native, or unknown
   Tally closed_;             // of threads that are gone
   std::uint64_t closed_handler_ns_ = 0;
   Histogram closed_handler_times_;
-  std::uint64_t threads_seen_ = 0;
   std::uint64_t flushed_bytes_ = 0, flush_count_ = 0;
   bool failure_counted_ = false;
   std::uint64_t written_until_ns_ = 0;
