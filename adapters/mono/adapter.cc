@@ -8,8 +8,7 @@
 //
 // Two things about Mono that this file depends on (both tried; docs/design/mono.md):
 // - A jit_done callback is always registered. Without one, Mono's "async-safe" walker decodes precompiled
-// methods in the
-//   handler, under its loader lock, and deadlocks or crashes.
+//   methods in the handler, under its loader lock, and deadlocks or crashes.
 // - In image_unloaded the image's name, file and GUID are freed pointers. Nothing is read from it there.
 #include <mono/metadata/loader.h>
 #include <mono/metadata/profiler.h>

@@ -5,8 +5,7 @@
 //
 //     std::byte* room = ring.Reserve(max_size);   // nullptr: full, count the loss
 //     ...                                         // write up to max_size bytes
-//     ring.Commit(actual_size);                   // now the consumer sees it; not calling it drops the
-//     record
+//     ring.Commit(actual_size);                   // now the consumer sees it; not called: nothing happened
 //
 // Reserve and Commit are AS-safe: no lock, no allocation, a bounded number of steps.
 #ifndef STACKPIPE_BASE_RING_H_
@@ -30,8 +29,6 @@ class Ring {
     mask_ = bytes_ ? size - 1 : 0;
     return bytes_ != nullptr;
   }
-  bool allocated() const { return bytes_ != nullptr; }
-  std::size_t capacity() const { return mask_ + 1; }
 
   // Producer. The room is aligned to 8 bytes.
   std::byte* Reserve(std::size_t max_size) noexcept {

@@ -18,8 +18,7 @@ struct ProgressBlock {
   std::atomic<std::uint64_t> process_id{0};
   std::atomic<std::uint64_t> samples{0};  // in the file
   std::atomic<std::uint64_t> dropped{0};
-  std::atomic<std::uint64_t> bytes{0};  // of the file
-  std::atomic<std::uint64_t> threads{0};
+  std::atomic<std::uint64_t> bytes{0};        // of the file
   std::atomic<std::uint64_t> write_error{0};  // errno of the first write that failed
   std::atomic<std::uint64_t> start_error{
       0};                               // errno, or 1 for another reason, if the session could not start

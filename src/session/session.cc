@@ -173,7 +173,6 @@ void Session::Impl::ShowProgress() {
   progress->samples.store(totals.recorded);
   progress->dropped.store(totals.dropped);
   progress->bytes.store(sink.bytes());
-  progress->threads.store(collector->threads_seen());
   progress->write_error.store(static_cast<std::uint64_t>(sink.write_error()));
 }
 

@@ -122,13 +122,18 @@ bool TraceWriter::MethodOf(CodeId id, nettrace::Method* method, nettrace::CodeIn
   return true;
 }
 
-bool TraceWriter::AnnounceCode(CodeId id, std::uint64_t time_ns) {
+TraceWriter::Told& TraceWriter::ToldOf(CodeId id) {
   if (id >= code_told_.size()) code_told_.resize(id + std::size_t{1024}, Told::kNothing);
-  if (code_told_[id] != Told::kNothing) return code_told_[id] == Told::kLoad;
+  return code_told_[id];
+}
+
+bool TraceWriter::AnnounceCode(CodeId id, std::uint64_t time_ns) {
+  Told& told = ToldOf(id);
+  if (told != Told::kNothing) return told == Told::kLoad;
   nettrace::Method method;
   nettrace::CodeInfo info;
   if (!MethodOf(id, &method, &info)) return false;
-  code_told_[id] = Told::kLoad;
+  told = Told::kLoad;
   Encode(info, &payload_);
   Event(nettrace::kCodeInfoType, time_ns);
   Encode(method, &payload_);
@@ -257,12 +262,12 @@ void TraceWriter::Write(const LifecycleEvent& event) {
   } else if (const auto* retired = std::get_if<CodeRetired>(&event.what)) {
     nettrace::Method method;
     nettrace::CodeInfo info;
-    if (retired->id >= code_told_.size()) code_told_.resize(retired->id + std::size_t{1024}, Told::kNothing);
-    if (code_told_[retired->id] == Told::kLoad && MethodOf(retired->id, &method, &info)) {
+    Told& told = ToldOf(retired->id);
+    if (told == Told::kLoad && MethodOf(retired->id, &method, &info)) {
       Encode(method, &payload_);
       Event(nettrace::kMethodUnloadVerboseType, time, tid);
     }
-    code_told_[retired->id] = Told::kUnload;
+    told = Told::kUnload;
   } else if (const auto* named = std::get_if<ThreadNamed>(&event.what)) {
     nettrace::ThreadName name;
     name.thread_id = named->tid;

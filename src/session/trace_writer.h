@@ -65,6 +65,7 @@ class TraceWriter {
   std::uint64_t bytes() const { return writer_.bytes(); }
 
  private:
+  enum class Told : std::uint8_t { kNothing, kLoad, kUnload };
   struct NativeMethod {
     std::uint64_t end = 0;
     std::uint64_t method_id = 0;
@@ -73,6 +74,7 @@ class TraceWriter {
   };
 
   void Event(const nettrace::TypeInfo& type, std::uint64_t time_ns, std::int32_t tid = 0);
+  Told& ToldOf(CodeId id);
   bool MethodOf(CodeId id, nettrace::Method* method, nettrace::CodeInfo* info) const;
   void WriteModule(const ModuleSnapshot& module, const nettrace::TypeInfo& type, std::uint64_t time_ns,
                    std::int32_t tid);
@@ -89,7 +91,6 @@ class TraceWriter {
   std::uint64_t last_time_ns_ = 0;
   bool failed_ = false;
 
-  enum class Told : std::uint8_t { kNothing, kLoad, kUnload };
   std::vector<Told> code_told_;                               // by CodeId
   std::map<std::uint64_t, ModuleSnapshot> modules_;           // loaded now, by id
   std::map<std::uint64_t, NativeMethod> natives_;             // by start

@@ -130,7 +130,6 @@ int Report(const std::vector<ProcessProgress>& processes, const RecordOptions& o
     return result.exit_code != 0 ? result.exit_code : 1;
   }
   bool failed = false;
-  std::size_t others = 0;
   const ProcessProgress* main = nullptr;
   for (const ProcessProgress& process : processes) {
     if (process.start_error != 0 && process.pid == 0) {
@@ -149,11 +148,7 @@ int Report(const std::vector<ProcessProgress>& processes, const RecordOptions& o
       PrintError(
           fmt::format("process {} ended without closing its trace; what it wrote is good.", process.pid));
     }
-    if (main == nullptr) {
-      main = &process;
-    } else {
-      ++others;
-    }
+    if (main == nullptr) main = &process;
   }
   if (main != nullptr) {
     fmt::print(stderr, "stackpipe: recorded `{}` (process {})\n", fmt::join(options.command, " "), main->pid);
@@ -195,7 +190,7 @@ int Record(const RecordOptions& options) {
   if (!PrepareOutput(options.output)) return kExitFailure;
   const ProgressDirectory directory;
   if (directory.path().empty()) {
-    PrintError(fmt::format("no temporary directory can be made: set TMPDIR to a writable place."));
+    PrintError("no temporary directory can be made: set TMPDIR to a writable place.");
     return kExitFailure;
   }
   Ticker ticker{&directory, isatty(STDERR_FILENO) == 1};
