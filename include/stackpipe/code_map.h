@@ -158,12 +158,11 @@ class CodeMap {
 
   // Finds the code that owns `pc` now; `*out` is set only with kFound. AS-safe; any thread, registered
   // anywhere or not, at any time of its life. Wait-free: about 20 loads for an attempt, at most 8 attempts,
-  // and a second one only if a writer replaced the very 64 KiB of the map that hold `pc` meanwhile. Writes
+  // and a second one only if a writer replaced the very 32 KiB of the map that hold `pc` meanwhile. Writes
   // nothing but `*out`.
   LookupResult Find(std::uintptr_t pc, CodeHit* out) const noexcept {
-    // Pairs with the stores in Register (set before the first range is published) and Unregister.
-    if (!any_code_.load(std::memory_order_seq_cst)) return LookupResult::kNone;
-    return FindSlow(pc, out);
+    const internal::RadixRoot* root = root_.load(std::memory_order_seq_cst);  // pairs with Change::Make
+    return root == nullptr ? LookupResult::kNone : FindIn(*root, pc, out);
   }
   // True: found. False: none, or deferred.
   bool Lookup(std::uintptr_t pc, CodeHit* out) const noexcept {
@@ -196,19 +195,18 @@ class CodeMap {
   struct Impl;
   class Change;
 
-  LookupResult FindSlow(std::uintptr_t pc, CodeHit* out) const noexcept;
+  static LookupResult FindIn(const internal::RadixRoot& root, std::uintptr_t pc, CodeHit* out) noexcept;
 
   // Read by lookups, and written so rarely that the line stays in every cache.
-  // Invariant: while a range can be found, any_code_ is true.
-  std::atomic<bool> any_code_{false};
-  // Pairs with the load in FindSlow. Changes only in a child of fork that has to rebuild the map.
+  // Invariant: while a range can be found, root_ is the root that it is found from; else it may be null. What
+  // it ever pointed to stays as long as the map.
   mutable std::atomic<internal::RadixRoot*> root_{nullptr};
   std::unique_ptr<Impl> impl_;
 
   // Written with each change, so it has a line of its own. Invariant: a change with births and deaths of
   // epoch_ + 1 is under way, or none; the store of epoch_ commits it.
   alignas(64) std::atomic<CodeEpoch> epoch_{1};
-  static_assert(std::atomic<bool>::is_always_lock_free && std::atomic<CodeEpoch>::is_always_lock_free &&
+  static_assert(std::atomic<CodeEpoch>::is_always_lock_free &&
                 std::atomic<internal::RadixRoot*>::is_always_lock_free);
 };
 

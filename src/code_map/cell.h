@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 //
-// Cell: the code ranges of one aligned span of addresses (64 KiB, or 4 KiB or 256 bytes where code is dense),
+// Cell: the code ranges of one aligned span of addresses (32 KiB, or 2 KiB or 128 bytes where code is dense),
 // as entries sorted by start. A range that crosses the border of a cell has an entry in each cell it touches.
 //
 // A cell is a run of 64-byte lines, so that a search touches few of them:
@@ -19,11 +19,12 @@
 #ifndef STACKPIPE_CODE_MAP_CELL_H_
 #define STACKPIPE_CODE_MAP_CELL_H_
 
-#include <bit>
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 
 #include "code_map/atomic_word.h"
+#include "code_map/lanes.h"
 #include "stackpipe/code_map.h"
 
 namespace stackpipe::internal {
@@ -81,6 +82,14 @@ struct CellImage {
   CellEntry entries[kCellEntriesMax];
 };
 
+// Ids whose entries a copy leaves out.
+struct DroppedIds {
+  virtual bool Has(CodeId id) const noexcept = 0;
+
+ protected:
+  ~DroppedIds() = default;
+};
+
 class Cell {
  public:
   // Where a cell's words are. `blocks` is fixed for the life of the memory; so is all that follows from it.
@@ -92,35 +101,43 @@ class Cell {
   // Even: the content belongs to incarnation seq / 2 of this memory. Odd: it is being filled.
   //
   // Invariant: while a slot of the radix points to the cell, seq is even and does not change. It changes only
-  // between the cell's time in the quarantine and its next publication. Fill() makes it odd before it stores
-  // any other word, and even after the last one; it stores those words with release and readers load them
-  // with acquire, so a reader that met a word of a later incarnation also meets a later seq. Pairs: Fill's
-  // stores with the two loads in FindCode.
+  // between the cell's time in the quarantine and its next publication. A CellFiller makes it odd before it
+  // stores any other word, and even after the last one; it stores those words with release and readers load
+  // them with acquire, so a reader that met a word of a later incarnation also meets a later seq. Pairs: the
+  // filler's stores with the two loads in FindCode.
   std::uint64_t seq() const noexcept { return words()[kSeq].Load(); }
 
+  // What Find found. It is kept apart from the answer so that it fits into registers until it is validated.
+  struct Found {
+    Payload payload;
+    std::uint32_t delta;  // of the pc, from the entry's start
+    CellBounds bounds;    // only if the entry crosses the border
+
+    void Answer(std::uintptr_t pc, CodeHit* out) const noexcept {
+      out->id = payload.id();
+      out->kind = payload.kind();
+      out->start = pc - delta;
+      out->size = payload.length();
+      if (!payload.crosses()) [[likely]]
+        return;
+      if (payload.begins_before()) out->start = bounds.first_start;
+      out->size = payload.begins_before() ? bounds.first_size : bounds.last_size;
+    }
+  };
   // Finds the entry that holds `pc`, which lies in the cell's span, and says so. Bounded: the lines of
   // samples, one line of a block, the side line. With a cell that is refilled meanwhile the result is
   // nonsense, but no word outside the cell is touched: a cell's meta never exceeds the size of its memory.
   // `probe` is called between the steps (see FindCode).
   template <typename Probe>
-  bool Find(std::uintptr_t pc, CodeHit* out, const Probe& probe) const noexcept {
+  [[gnu::always_inline]] bool Find(std::uintptr_t pc, Found* out, const Probe& probe) const noexcept {
     Position at;
     if (!Locate(static_cast<std::uint32_t>(pc & 0xffff), &at, probe)) return false;
-    const std::uint32_t delta = static_cast<std::uint32_t>(pc & 0xffff) - at.start;
-    if (delta >= at.payload.length()) return false;
-    out->id = at.payload.id();
-    out->kind = at.payload.kind();
-    out->start = pc - delta;
-    out->size = at.payload.length();
+    out->payload = at.payload;
+    out->delta = static_cast<std::uint32_t>(pc & 0xffff) - at.start;
+    if (out->delta >= at.payload.length()) return false;
     if (at.payload.crosses()) [[unlikely]] {
       probe();
-      const Side* bounds = side();
-      if (at.payload.begins_before()) {
-        out->start = bounds->first_start.Load(std::memory_order_acquire);
-        out->size = bounds->first_size.Load(std::memory_order_acquire);
-      } else {
-        out->size = bounds->last_size.Load(std::memory_order_acquire);
-      }
+      out->bounds = Bounds();
     }
     return true;
   }
@@ -131,10 +148,18 @@ class Cell {
   CellEntry At(std::uint32_t index) const noexcept;
   // Index of the last entry, gone ones too, whose start is not above `start`; -1: none.
   int IndexOf(std::uint32_t start) const noexcept;
-  // Copies the entries that are not gone.
-  void Read(CellImage* image) const noexcept;
-  // Makes the cell hold `image`. The cell must be unreachable and out of quarantine.
-  void Fill(const CellImage& image) noexcept;
+  CellBounds Bounds() const noexcept {
+    const Side* words = side();
+    return {words->first_start.Load(std::memory_order_acquire),
+            words->first_size.Load(std::memory_order_acquire),
+            words->last_size.Load(std::memory_order_acquire)};
+  }
+  // Copies the entries that are not gone, nor dropped.
+  void Read(CellImage* image, const DroppedIds* dropped) const noexcept;
+  // Makes the cell hold those of `old` (may be null) that are not gone, nor dropped, and `added`, none of
+  // which starts where another one does; with the bounds of `added`. The cell must be unreachable and out of
+  // quarantine, and have room.
+  void Fill(const Cell* old, const CellImage& added, const DroppedIds* dropped) noexcept;
   // Changes in place, each one atomic for readers. Append: `entry` starts behind all others, does not cross
   // the border, and there is room.
   void SetPayload(std::uint32_t index, Payload payload) noexcept;
@@ -158,16 +183,18 @@ class Cell {
   static Cell* Create(void* memory, unsigned blocks, unsigned size_class) noexcept;
 
  private:
+  friend class CellFiller;
   static constexpr unsigned kSeq = 0, kMeta = 1, kSamples = 2;  // words of line 0
   static constexpr unsigned kPayloads = 2;                      // word of a block
 
-  // meta: count | blocks in use << 16 | sample lines << 32. One word, so that a reader sees them together.
+  // meta: count | last block in use << 16 | sample lines << 32. One word, so that a reader sees them
+  // together.
   static constexpr std::uint64_t Meta(std::uint32_t count, unsigned sample_lines) {
-    const std::uint64_t blocks = (count + kEntriesPerBlock - 1) / kEntriesPerBlock;
-    return count | blocks << 16 | std::uint64_t{sample_lines} << 32;
+    const std::uint64_t last_block = count == 0 ? 0 : (count - 1) / kEntriesPerBlock;
+    return count | last_block << 16 | std::uint64_t{sample_lines} << 32;
   }
   static constexpr std::uint32_t Count(std::uint64_t meta) { return meta & 0xffff; }
-  static constexpr std::uint32_t Blocks(std::uint64_t meta) { return meta >> 16 & 0xffff; }
+  static constexpr std::uint32_t LastBlock(std::uint64_t meta) { return meta >> 16 & 0xffff; }
   static constexpr unsigned SampleLinesOf(std::uint64_t meta) { return static_cast<unsigned>(meta >> 32); }
 
   AtomicWord* words() noexcept { return reinterpret_cast<AtomicWord*>(this); }
@@ -182,24 +209,6 @@ class Cell {
     return const_cast<Cell*>(this)->Block(block);
   }
 
-  // Eight 16-bit lanes.
-  using Lanes = std::uint16_t __attribute__((vector_size(16)));
-  struct TwoWords {
-    std::uint64_t a, b;
-  };
-  // -1 in each lane of two words that is not above `limit`'s.
-  static Lanes NotAbove(std::uint64_t a, std::uint64_t b, Lanes limit) noexcept {
-    return reinterpret_cast<Lanes>(std::bit_cast<Lanes>(TwoWords{a, b}) <= limit);
-  }
-  // The sum of the lanes, each of which is small and negated.
-  static std::uint32_t CountOf(Lanes negated) noexcept {
-    const TwoWords sums = std::bit_cast<TwoWords>(Lanes{} - negated);
-    std::uint64_t sum = sums.a + sums.b;
-    sum += sum >> 32;
-    sum += sum >> 16;
-    return static_cast<std::uint32_t>(sum & 0xffff);
-  }
-
   struct Position {
     Payload payload;
     std::uint32_t index = 0;
@@ -207,34 +216,28 @@ class Cell {
   };
   // The last entry whose start is not above `offset`. No branch depends on the entries but the last one.
   template <typename Probe>
-  bool Locate(std::uint32_t offset, Position* at, const Probe& probe) const noexcept {
+  [[gnu::always_inline]] bool Locate(std::uint32_t offset, Position* at, const Probe& probe) const noexcept {
     // Meta comes first: entries that are appended later are cut off by its count, whatever else of them is
     // seen. Pairs with the store in Append.
     const std::uint64_t meta = words()[kMeta].Load();
     probe();
     const unsigned sample_lines = SampleLinesOf(meta);
-    const auto lane = static_cast<std::uint16_t>(offset);
-    const Lanes limit = {lane, lane, lane, lane, lane, lane, lane, lane};
-    Lanes seen = {};
-    for (unsigned i = kSamples; i < kLineWords * sample_lines; i += 2) {
-      seen += NotAbove(words()[i].Load(std::memory_order_acquire),
-                       words()[i + 1].Load(std::memory_order_acquire), limit);
-    }
-    std::uint32_t block = CountOf(seen);
+    const LaneLimit limit(offset);
+    LaneCounter samples;
+    samples.Add<kSamples, kLineWords>(words(), limit);
+    if (sample_lines > 1) samples.Add<kLineWords, 2 * kLineWords>(words(), limit);
+    if (sample_lines > 2) samples.Add<2 * kLineWords, 3 * kLineWords>(words(), limit);
     probe();
-    if (block >= Blocks(meta)) block = Blocks(meta) - 1;
+    const std::uint32_t block = std::min(samples.count(), LastBlock(meta));
     const AtomicWord* in = words() + kLineWords * (sample_lines + 1 + block);
-    const std::uint64_t a = in[0].Load(std::memory_order_acquire);
-    const std::uint64_t b = in[1].Load(std::memory_order_acquire);
-    std::uint32_t rank = CountOf(NotAbove(a, b, limit));
-    // Cuts off the unused lanes and entries that meta does not count; both only happen in the last block.
-    if (block * kEntriesPerBlock + rank > Count(meta)) rank = Count(meta) - block * kEntriesPerBlock;
-    if (rank == 0 || rank > kEntriesPerBlock) return false;
+    // The minimum cuts off the unused lanes and entries that meta does not count; both only happen in the
+    // last block.
+    const std::uint32_t lane = std::min(NotAbove(in, limit), Count(meta) - block * kEntriesPerBlock) - 1;
+    if (lane >= kEntriesPerBlock) return false;  // there was none, too
     probe();
-    const std::uint32_t in_block = rank - 1;
-    at->index = block * kEntriesPerBlock + in_block;
-    at->start = static_cast<std::uint32_t>((in_block < 4 ? a : b) >> (16 * (in_block & 3)) & 0xffff);
-    at->payload = Payload(in[kPayloads + in_block].Load(std::memory_order_acquire));
+    at->index = block * kEntriesPerBlock + lane;
+    at->start = LaneOf(in, lane);
+    at->payload = Payload(in[kPayloads + lane].Load(std::memory_order_acquire));
     return true;
   }
 

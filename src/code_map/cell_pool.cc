@@ -8,7 +8,6 @@ namespace stackpipe::internal {
 namespace {
 
 constexpr std::size_t kLineBytes = kLineWords * sizeof(AtomicWord);
-constexpr std::size_t kChunkBytesMax = std::size_t{2} << 20;
 
 }  // namespace
 
@@ -27,14 +26,14 @@ CellPool::~CellPool() {
 void* CellPool::Carve(std::size_t bytes) noexcept {
   if (chunk_left_ < bytes) {
     // The rest of the old chunk is left: at most one large cell for each chunk.
-    auto* chunk = static_cast<Chunk*>(AllocatePages(next_chunk_bytes_));
+    auto* chunk = static_cast<Chunk*>(AllocateDensePages(next_chunk_bytes_));
     if (chunk == nullptr) return nullptr;
     chunk->bytes = next_chunk_bytes_;
     chunk->next = chunks_;
     chunks_ = chunk;
     chunk_at_ = reinterpret_cast<std::byte*>(chunk) + kLineBytes;
     chunk_left_ = next_chunk_bytes_ - kLineBytes;
-    if (next_chunk_bytes_ < kChunkBytesMax) next_chunk_bytes_ *= 2;
+    if (next_chunk_bytes_ < kHugePage) next_chunk_bytes_ *= 2;
   }
   void* memory = chunk_at_;
   chunk_at_ += bytes;

@@ -52,11 +52,13 @@ class CodeMap::Change {
   auto Make(CodeMap& map, const F& change) noexcept {
     const CodeEpoch next = map.epoch_.load(std::memory_order_relaxed) + 1;
     impl_->changing.store(true);
-    map.any_code_.store(true);  // pairs with the load in Find
+    if (map.root_.load(std::memory_order_relaxed) == nullptr) {
+      map.root_.store(&state().root());  // pairs with the load in Find
+    }
     auto result = change(state(), next);
     const std::size_t live = state().live_count();
     impl_->live_count.store(live, std::memory_order_relaxed);
-    if (live == 0) map.any_code_.store(false);
+    if (live == 0) map.root_.store(nullptr);        // likewise
     if (Succeeded(result)) map.epoch_.store(next);  // commits; pairs with the load in epoch()
     impl_->changing.store(false);
     return result;
@@ -73,7 +75,7 @@ class CodeMap::Change {
     if (!ok_) return;  // the next caller tries again; lookups go on in the old state
     impl_->state = fresh;
     impl_->live_count.store(fresh->live_count(), std::memory_order_relaxed);
-    map_.root_.store(&fresh->root());  // pairs with the load in FindSlow
+    map_.root_.store(&fresh->root());  // pairs with the load in Find
     impl_->changing.store(false);
   }
 
@@ -90,7 +92,6 @@ Status OutOfMemory() { return {StatusCode::kOutOfMemory, "there is no memory for
 
 CodeMap::CodeMap() : impl_(new (std::nothrow) Impl) {
   if (impl_ != nullptr && (!impl_->writers_lock.ok() || impl_->state == nullptr)) impl_.reset();
-  if (impl_ != nullptr) root_.store(&impl_->state->root());
 }
 
 CodeMap::~CodeMap() = default;
@@ -153,8 +154,8 @@ std::size_t CodeMap::UnregisterRange(std::uintptr_t start, std::size_t size,
   });
 }
 
-LookupResult CodeMap::FindSlow(std::uintptr_t pc, CodeHit* out) const noexcept {
-  return internal::FindCode(*root_.load(), pc, out, internal::NoProbe{});
+LookupResult CodeMap::FindIn(const internal::RadixRoot& root, std::uintptr_t pc, CodeHit* out) noexcept {
+  return internal::FindCode(root, pc, out, internal::NoProbe{});
 }
 
 bool CodeMap::LookupAt(std::uintptr_t pc, CodeEpoch epoch, CodeHit* out) const {

@@ -31,6 +31,7 @@ class HashIndex {
     entries_[at] = Entry(key, value);
     ++used_;
   }
+  void Prefetch(std::uint32_t key) const noexcept { __builtin_prefetch(entries_ + Home(key), 1); }
   // The first value of `key` for which `matches(value)`; 0: none.
   template <typename Matches>
   std::uint32_t Find(std::uint32_t key, const Matches& matches) const noexcept {
@@ -81,7 +82,7 @@ class HashIndex {
     std::size_t size = 512;
     unsigned bits = 9;
     for (; size < need; size *= 2) ++bits;
-    auto* entries = static_cast<std::uint64_t*>(AllocatePages(size * sizeof(std::uint64_t)));
+    auto* entries = static_cast<std::uint64_t*>(AllocateDensePages(size * sizeof(std::uint64_t)));
     if (entries == nullptr) return false;
     std::uint64_t* const old = entries_;
     const std::size_t old_capacity = capacity();

@@ -43,20 +43,6 @@ CellEntry Clip(const NewRange& range, std::uintptr_t base, unsigned shift, CellB
           Payload(range.id, range.kind, static_cast<std::uint32_t>(last - first + 1), before, behind)};
 }
 
-// Puts ranges that overlap nothing into an image, which has room for them.
-void Merge(std::span<const NewRange> ranges, std::uintptr_t base, unsigned shift, CellImage* image) {
-  // From the back, so that each entry moves once.
-  std::uint32_t from = image->count;
-  image->count += static_cast<std::uint32_t>(ranges.size());
-  std::uint32_t to = image->count;
-  for (std::size_t i = ranges.size(); i > 0; --i) {
-    const CellEntry entry = Clip(ranges[i - 1], base, shift, &image->bounds);
-    while (from > 0 && image->entries[from - 1].start > entry.start)
-      image->entries[--to] = image->entries[--from];
-    image->entries[--to] = entry;
-  }
-}
-
 // The whole range of an entry of a cell whose span is in the 64 KiB at `cell_base`.
 NewRange RangeOf(const CellImage& image, const CellEntry& entry, std::uintptr_t cell_base) {
   const Payload payload = entry.payload;
@@ -86,6 +72,13 @@ Status CheckRange(std::uintptr_t start, std::size_t size) {
   if (size > CodeMap::kRangeBytesMax) return {StatusCode::kLimit, "registering code larger than the limit"};
   return {};
 }
+
+// What the change at hand retires.
+struct VictimIds final : DroppedIds {
+  explicit VictimIds(const RecordStore& all) : records(all) {}
+  bool Has(CodeId id) const noexcept override { return records[records.Find(id)].death.Load() != 0; }
+  const RecordStore& records;
+};
 
 Status OutOfMemory() { return {StatusCode::kOutOfMemory, "changing the code map"}; }
 Status Overlap() { return {StatusCode::kOverlap, "registering code where there is some"}; }
@@ -217,7 +210,7 @@ bool MapState::ForEachOverlap(std::uintptr_t start, std::uintptr_t last, const V
 
 void MapState::AddVictim(RecordIndex index, CodeEpoch epoch) noexcept {
   if (records_[index].death.Load() != 0) return;  // is one already
-  records_[index].death.Store(epoch);
+  records_[index].death.Store(epoch, std::memory_order_release);
   records_.next(index) = 0;
   if (victims_.first == 0) {
     victims_.first = index;
@@ -229,7 +222,7 @@ void MapState::AddVictim(RecordIndex index, CodeEpoch epoch) noexcept {
 
 void MapState::SpareVictims() noexcept {
   for (RecordIndex index = victims_.first; index != 0; index = records_.next(index)) {
-    records_[index].death.Store(0);
+    records_[index].death.Store(0, std::memory_order_release);
   }
   victims_ = {};
 }
@@ -263,7 +256,7 @@ AtomicWord* MapState::EnsureSlot(std::uintptr_t pc, Status* status) noexcept {
   return root_->SlotOf(pc);
 }
 
-// Walks the 64 KiB spans that the sorted ranges touch. Between a range's first and last span it covers all,
+// Walks the 32 KiB spans that the sorted ranges touch. Between a range's first and last span it covers all,
 // and needs no more than the one cell for that.
 Status MapState::Prepare(std::span<NewRange> ranges) noexcept {
   Status status;
@@ -306,8 +299,8 @@ bool MapState::PrepareWhole(NewRange* range) noexcept {
   image.count = 1;
   image.bounds.first_start = range->start;
   image.bounds.first_size = range->last - range->start + 1;
-  image.entries[0] = {0, Payload(range->id, range->kind, kCellBytes, true, true)};
-  cell->Fill(image);
+  image.entries[0] = {0, Payload(range->id, range->kind, 1u << 16, true, true)};
+  cell->Fill(nullptr, image, nullptr);
   range->whole = cell;
   return true;
 }
@@ -320,20 +313,20 @@ bool MapState::PrepareSlot(AtomicWord* slot, std::uintptr_t base, unsigned shift
 
   std::uint64_t value = slot->Load();
   if (!IsNode(value)) {
+    const Cell* const old = CellOf(value);  // null: there was no code
+    const VictimIds victims(records_);
+    const DroppedIds* const dropped = victims_.first != 0 ? &victims : nullptr;
     CellImage& image = images_[DepthOf(shift)];
+    if ((old != nullptr ? old->side()->live : 0) + ranges.size() <= kCellEntriesMax) {
+      image.count = static_cast<std::uint32_t>(ranges.size());
+      image.bounds = old != nullptr ? old->Bounds() : CellBounds{};
+      for (std::size_t i = 0; i < ranges.size(); ++i) {
+        image.entries[i] = Clip(ranges[i], base, shift, &image.bounds);
+      }
+      return PrepareCell(slot, old, image, dropped);
+    }
     image.count = 0;
-    if (value != 0) CellOf(value)->Read(&image);
-    if (victims_.first != 0) {
-      const auto end =
-          std::remove_if(image.entries, image.entries + image.count, [&](const CellEntry& entry) {
-            return records_[records_.Find(entry.payload.id())].death.Load() != 0;
-          });
-      image.count = static_cast<std::uint32_t>(end - image.entries);
-    }
-    if (image.count + ranges.size() <= kCellEntriesMax) {
-      Merge(ranges, base, shift, &image);
-      return PrepareCell(slot, image);
-    }
+    if (old != nullptr) old->Read(&image, dropped);
     SplitNode* node = PrepareSplit(slot, base, shift, image);
     if (node == nullptr) return false;
     value = SlotValue(node);
@@ -348,10 +341,11 @@ bool MapState::PrepareSlot(AtomicWord* slot, std::uintptr_t base, unsigned shift
   return true;
 }
 
-bool MapState::PrepareCell(AtomicWord* slot, const CellImage& image) noexcept {
-  Cell* cell = pool_.Allocate(image.count);
+bool MapState::PrepareCell(AtomicWord* slot, const Cell* old, const CellImage& added,
+                           const DroppedIds* dropped) noexcept {
+  Cell* cell = pool_.Allocate((old != nullptr ? old->side()->live : 0) + added.count);
   if (cell == nullptr) return false;
-  cell->Fill(image);
+  cell->Fill(old, added, dropped);
   cell->side()->target = slot;
   if (made_cells_.first == nullptr) {
     made_cells_.first = cell;
@@ -382,7 +376,7 @@ SplitNode* MapState::PrepareSplit(AtomicWord* slot, std::uintptr_t base, unsigne
     const std::uintptr_t child_base = base + (i << child_shift);
     part.count = 0;
     for (std::uint32_t k = 0; k < image.count; ++k) {
-      const NewRange range = RangeOf(image, image.entries[k], base & ~(kCellBytes - 1));
+      const NewRange range = RangeOf(image, image.entries[k], base & ~std::uintptr_t{0xffff});
       if (range.last < child_base || range.start > LastOf(child_base, child_shift)) continue;
       part.entries[part.count] = Clip(range, child_base, child_shift, &part.bounds);
       ++part.count;
@@ -390,7 +384,7 @@ SplitNode* MapState::PrepareSplit(AtomicWord* slot, std::uintptr_t base, unsigne
     if (part.count == 0) continue;
     Cell* cell = pool_.Allocate(part.count);
     if (cell == nullptr) return nullptr;
-    cell->Fill(part);
+    cell->Fill(nullptr, part, nullptr);
     node->children[i].Store(SlotValue(cell));
   }
   return node;
@@ -549,8 +543,9 @@ void MapState::RemoveFrom(AtomicWord* slot, unsigned shift, std::uintptr_t start
 void MapState::Compact(AtomicWord* slot, Cell* cell) noexcept {
   Cell* const smaller = pool_.Allocate(cell->side()->live);
   if (smaller == nullptr) return;
-  cell->Read(&images_[0]);
-  smaller->Fill(images_[0]);
+  images_[0].count = 0;
+  images_[0].bounds = cell->Bounds();
+  smaller->Fill(cell, images_[0], nullptr);
   StoreSlot(slot, SlotValue(smaller));
 }
 
@@ -624,7 +619,7 @@ Status MapState::Insert(std::span<NewRange> ranges, CodeEpoch epoch,
   RetireVictims(retired, false);
   for (const NewRange& range : ranges) {
     LinkOwner(range.record);
-    records_[range.record].birth.Store(epoch);
+    records_[range.record].birth.Store(epoch, std::memory_order_release);
   }
   live_ += ranges.size();
   return {};
@@ -669,6 +664,7 @@ Status MapState::RegisterRanges(std::span<const CodeRegistration> codes, std::sp
     if (ranges[i].start <= ranges[i - 1].last) return Overlap();
   }
   Status status;
+  records_.Prefetch(ranges[0].id);
   for (const NewRange& range : ranges) {
     const bool free = ForEachOverlap(range.start, range.last, [&](CodeId id) {
       if (on_overlap == OnOverlap::kRefuse) return false;
@@ -790,8 +786,8 @@ bool MapState::Adopt(const RecordStore& old, CodeEpoch epoch) noexcept {
     done = record.ok();
     if (!done) break;
     if (code.death != 0 && code.death <= epoch) {
-      records_[record.value()].birth.Store(birth);
-      records_[record.value()].death.Store(code.death);
+      records_[record.value()].birth.Store(birth, std::memory_order_release);
+      records_[record.value()].death.Store(code.death, std::memory_order_release);
       gone[gone_count++] = record.value();
       continue;
     }

@@ -92,7 +92,8 @@ class MapState {
                    std::span<NewRange> ranges) noexcept;
   SplitNode* PrepareSplit(AtomicWord* slot, std::uintptr_t base, unsigned shift,
                           const CellImage& image) noexcept;
-  bool PrepareCell(AtomicWord* slot, const CellImage& image) noexcept;
+  bool PrepareCell(AtomicWord* slot, const Cell* old, const CellImage& added,
+                   const DroppedIds* dropped) noexcept;
   bool PrepareWhole(NewRange* range) noexcept;
   AtomicWord* EnsureSlot(std::uintptr_t pc, Status* status) noexcept;
   void Unmake(std::span<const NewRange> ranges) noexcept;

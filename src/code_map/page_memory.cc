@@ -5,6 +5,7 @@
 
 #include <atomic>
 #include <cerrno>
+#include <cstddef>
 
 namespace stackpipe::internal {
 
@@ -21,6 +22,20 @@ void* AllocatePages(std::size_t bytes) noexcept {
       mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   errno = saved_errno;
   return pages == MAP_FAILED ? nullptr : pages;
+}
+
+void* AllocateDensePages(std::size_t bytes) noexcept {
+  if (bytes < kHugePage) return AllocatePages(bytes);
+  // Huge pages are aligned: takes one more, and gives back what lies before and behind.
+  auto* const pages = static_cast<std::byte*>(AllocatePages(bytes + kHugePage));
+  if (pages == nullptr) return nullptr;
+  const std::size_t before = -reinterpret_cast<std::uintptr_t>(pages) & (kHugePage - 1);
+  if (before != 0) munmap(pages, before);
+  if (before != kHugePage) munmap(pages + before + bytes, kHugePage - before);
+  const int saved_errno = errno;
+  madvise(pages + before, bytes, MADV_HUGEPAGE);  // may fail: they are small ones then
+  errno = saved_errno;
+  return pages + before;
 }
 
 void FreePages(void* pages, std::size_t bytes) noexcept {

@@ -13,6 +13,10 @@ namespace stackpipe::internal {
 
 // MT-Safe. The size is rounded up to pages. nullptr: out of memory.
 void* AllocatePages(std::size_t bytes) noexcept;
+// The same for memory that will be used densely. From kHugePage on the kernel is asked for huge pages, so
+// that random access to much memory misses the TLB less; they are committed as a whole.
+inline constexpr std::size_t kHugePage = std::size_t{2} << 20;
+void* AllocateDensePages(std::size_t bytes) noexcept;
 void FreePages(void* pages, std::size_t bytes) noexcept;
 
 // Test seam: after `allowed` further allocations each one fails, in the whole process. Negative: none fails.

@@ -54,7 +54,9 @@ Result<RecordIndex> RecordStore::Create(const CodeRegistration& code, CodeId id)
       if (pages_count_ == kPagesMax) return Status{StatusCode::kLimit, "registering code"};
       if (pages_ == nullptr) pages_ = static_cast<Page**>(AllocatePages(kPagesMax * sizeof(Page*)));
       if (pages_ == nullptr) return out_of_memory;
-      auto* page = static_cast<Page*>(AllocatePages(sizeof(Page)));
+      // A small map has the first page alone, which is committed as it is used.
+      auto* page = static_cast<Page*>(pages_count_ == 0 ? AllocatePages(sizeof(Page))
+                                                        : AllocateDensePages(sizeof(Page)));
       if (page == nullptr) return out_of_memory;
       pages_[pages_count_] = page;
       ++pages_count_;
@@ -79,10 +81,10 @@ Result<RecordIndex> RecordStore::Create(const CodeRegistration& code, CodeId id)
 
 void RecordStore::Destroy(RecordIndex index) noexcept {
   Record& record = (*this)[index];
-  record.birth.Store(0);  // first: from here on the record does not count
+  record.birth.Store(0, std::memory_order_release);  // first: from here on the record does not count
   ids_.Erase(record.id, index);
   ReleaseTexts(record);
-  record.death.Store(0);
+  record.death.Store(0, std::memory_order_release);
   record.links[0] = free_;
   free_ = index;
 }

@@ -29,10 +29,11 @@ using RecordIndex = std::uint32_t;
 struct Record {
   std::uint64_t start;
   std::uint64_t size;
-  // Invariant: the record counts as registered at epoch e exactly if 0 < birth <= e, and as gone if also
-  // 0 < death <= e, e being the map's epoch. A change stores births and deaths of e + 1 after all other
-  // fields, and the map's epoch after all of them: that store commits the change as a whole. A free record
-  // has birth 0.
+  // Invariant (a change's stores are release, which is enough for what a fork's child sees: it orders the
+  // stores of the one thread that makes changes): the record counts as registered at epoch e exactly if 0 <
+  // birth <= e, and as gone if also 0 < death <= e, e being the map's epoch. A change stores births and
+  // deaths of e + 1 after all other fields, and the map's epoch after all of them: that store commits the
+  // change as a whole. A free record has birth 0.
   AtomicWord birth;
   AtomicWord death;
   CodeId id;
@@ -74,6 +75,8 @@ class RecordStore {
   // One more link: of live records in a list of the change that is under way, of gone ones to the next gone.
   RecordIndex& next(RecordIndex index) noexcept { return PageOf(index)->next[index % kPageRecords]; }
 
+  // Makes Create of `id` wait less for memory; called while there is other work to do.
+  void Prefetch(CodeId id) const noexcept { ids_.Prefetch(id); }
   RecordIndex Find(CodeId id) const noexcept {
     return ids_.Find(id, [](std::uint32_t) { return true; });
   }
@@ -82,13 +85,13 @@ class RecordStore {
 
   // Records have numbers below this.
   RecordIndex end() const noexcept { return used_; }
-  // Bytes of records and of the index by id, and of texts.
-  std::size_t bytes() const noexcept { return pages_count_ * sizeof(Page) + ids_.bytes(); }
+  // Bytes of records, used or free, and of the index by id; and of texts.
+  std::size_t bytes() const noexcept { return used_ * (sizeof(Record) + sizeof(RecordIndex)) + ids_.bytes(); }
   std::size_t text_bytes() const noexcept { return texts_.bytes() + origins_.bytes(); }
 
  private:
-  static constexpr std::uint32_t kPageRecords = 1024;
-  static constexpr std::uint32_t kPagesMax = 1 << 16;
+  static constexpr std::uint32_t kPageRecords = 1 << 15;
+  static constexpr std::uint32_t kPagesMax = 1 << 11;
   struct Page {
     Record records[kPageRecords];
     RecordIndex next[kPageRecords];
