@@ -56,8 +56,6 @@ class Stackpipe {
     code.start = range.start;
     code.size = range.size;
     code.kind = CodeKind::kJit;
-    // Names as short as can be: the others have none.
-    code.name = "f";
     const Result<CodeId> id = map_.Register(code);
     return id.ok() ? id.value() : 0;
   }
@@ -71,7 +69,6 @@ class Stackpipe {
       codes[i].start = ranges[i].start;
       codes[i].size = ranges[i].size;
       codes[i].kind = CodeKind::kJit;
-      codes[i].name = "f";
     }
     return map_.RegisterBatch(codes.data(), codes.size(), nullptr).ok();
   }

@@ -72,12 +72,18 @@ const AtomicWord* CellFiller::AddBlocks(const AtomicWord* in, const AtomicWord* 
 const AtomicWord* CellFiller::AddBlocks(const AtomicWord* in, const AtomicWord* end) noexcept {
   static_assert(kEntriesPerBlock == 6);
   switch (lane_) {
-    case 0: return AddBlocks<0>(in, end);
-    case 1: return AddBlocks<1>(in, end);
-    case 2: return AddBlocks<2>(in, end);
-    case 3: return AddBlocks<3>(in, end);
-    case 4: return AddBlocks<4>(in, end);
-    default: return AddBlocks<5>(in, end);
+    case 0:
+      return AddBlocks<0>(in, end);
+    case 1:
+      return AddBlocks<1>(in, end);
+    case 2:
+      return AddBlocks<2>(in, end);
+    case 3:
+      return AddBlocks<3>(in, end);
+    case 4:
+      return AddBlocks<4>(in, end);
+    default:
+      return AddBlocks<5>(in, end);
   }
 }
 

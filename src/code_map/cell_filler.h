@@ -34,10 +34,10 @@ class CellFiller {
 
   Cell* const cell_;
   const unsigned sample_lines_;
-  AtomicWord* out_;       // the block that is being filled
-  Starts starts_ = 0;     // its starts so far
-  std::uint32_t lane_ = 0;  // and how many they are
-  std::uint32_t blocks_ = 0;  // that are full
+  AtomicWord* out_;                       // the block that is being filled
+  Starts starts_ = 0;                     // its starts so far
+  std::uint32_t lane_ = 0;                // and how many they are
+  std::uint32_t blocks_ = 0;              // that are full
   std::uint64_t samples_ = kUnusedLanes;  // those of the word of samples that is being filled
 };
 

@@ -12,8 +12,35 @@ constexpr std::size_t kLineBytes = kLineWords * sizeof(AtomicWord);
 }  // namespace
 
 // Close together, so that a full cell wastes little; a step never brings another line of samples for nothing.
-const std::uint16_t CellPool::kClassBlocks[kClasses] = {
-    1, 2, 3, 4, 6, 8, 10, 13, 16, 20, 25, 32, 40, 48, 57, 65, 73, 81, kCellBlocksMax};
+const std::uint16_t CellPool::kClassBlocks[kClasses] = {1,
+                                                        2,
+                                                        3,
+                                                        4,
+                                                        5,
+                                                        6,
+                                                        7,
+                                                        8,
+                                                        10,
+                                                        12,
+                                                        14,
+                                                        16,
+                                                        18,
+                                                        20,
+                                                        22,
+                                                        25,
+                                                        27,
+                                                        29,
+                                                        32,
+                                                        36,
+                                                        40,
+                                                        44,
+                                                        48,
+                                                        52,
+                                                        57,
+                                                        65,
+                                                        73,
+                                                        81,
+                                                        kCellBlocksMax};
 
 CellPool::~CellPool() {
   while (chunks_ != nullptr) {

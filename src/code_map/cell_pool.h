@@ -51,7 +51,7 @@ class CellPool {
   };
   void* Carve(std::size_t bytes) noexcept;
 
-  static constexpr unsigned kClasses = 19;
+  static constexpr unsigned kClasses = 29;
   static const std::uint16_t kClassBlocks[kClasses];
 
   Chunk* chunks_ = nullptr;

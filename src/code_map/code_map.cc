@@ -26,7 +26,7 @@ struct CodeMap::Impl {
 };
 
 // Holds the writers' lock. If a fork left the state half changed, the state is made anew from its records,
-// which are right at every instruction (see Record::birth). The old state stays as it is: other threads'
+// which are right at every instruction (see IdTable::Slot). The old state stays as it is: other threads'
 // lookups may be in it, its texts may be in use, and nothing in it can be trusted to be freed.
 class CodeMap::Change {
  public:
@@ -60,6 +60,7 @@ class CodeMap::Change {
     impl_->live_count.store(live, std::memory_order_relaxed);
     if (live == 0) map.root_.store(nullptr);        // likewise
     if (Succeeded(result)) map.epoch_.store(next);  // commits; pairs with the load in epoch()
+    state().Settle();
     impl_->changing.store(false);
     return result;
   }

@@ -84,6 +84,7 @@ TEST(CodeMapMemoryTest, TheHistoryHasALimitAndForgetsTheOldest) {
     ASSERT_TRUE(map->Register({&code, 1}, internal::OnOverlap::kRefuse, ++epoch, &id, nullptr).ok());
     alive_at.push_back(epoch);
     ASSERT_TRUE(map->Unregister({&id, 1}, ++epoch).ok());
+    map->Settle();
   }
   for (std::size_t i = 0; i < alive_at.size(); ++i) {
     CodeHit hit;

@@ -31,7 +31,6 @@ class HashIndex {
     entries_[at] = Entry(key, value);
     ++used_;
   }
-  void Prefetch(std::uint32_t key) const noexcept { __builtin_prefetch(entries_ + Home(key), 1); }
   // The first value of `key` for which `matches(value)`; 0: none.
   template <typename Matches>
   std::uint32_t Find(std::uint32_t key, const Matches& matches) const noexcept {

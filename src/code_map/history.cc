@@ -9,12 +9,11 @@ namespace stackpipe::internal {
 
 namespace {
 
-constexpr unsigned kNewer = 0, kOlder = 1;  // of Record::links
 constexpr std::size_t kFirstHeads = 1024;
 
 }  // namespace
 
-History::~History() { FreePages(heads_, head_count_ * sizeof(RecordIndex)); }
+History::~History() { FreePages(heads_, head_count_ * sizeof(std::uint32_t)); }
 
 unsigned History::LevelOf(std::uint64_t size) {
   unsigned level = 0;
@@ -28,85 +27,90 @@ std::size_t History::BucketOf(unsigned level, std::uint64_t span) const noexcept
   return static_cast<std::size_t>(mixed >> (64 - std::countr_zero(head_count_)));
 }
 
-RecordIndex* History::HeadOf(std::size_t bucket) noexcept {
+std::uint32_t* History::HeadOf(std::size_t bucket) noexcept {
   return heads_ == nullptr ? &only_head_ : &heads_[bucket];
 }
 
-void History::Link(RecordIndex index) noexcept {
-  Record& record = records_[index];
+void History::Link(std::uint32_t index) noexcept {
+  GoneRecord& record = pool_[index];
   const unsigned level = LevelOf(record.size);
-  RecordIndex* head = HeadOf(BucketOf(level, record.start >> LevelShift(level)));
-  record.links[kNewer] = 0;
-  record.links[kOlder] = *head;
-  if (*head != 0) records_[*head].links[kNewer] = index;
+  std::uint32_t* head = HeadOf(BucketOf(level, record.start >> LevelShift(level)));
+  record.newer = 0;
+  record.older = *head;
+  if (*head != 0) pool_[*head].newer = index;
   *head = index;
 }
 
-void History::Add(RecordIndex index) noexcept {
+std::uint32_t History::Create(const GoneRecord& code) noexcept {
+  const std::uint32_t index = pool_.Allocate();
+  GoneRecord fresh = code;
+  fresh.death.raw = 0;
+  fresh.next = 0;
+  pool_[index] = fresh;
+  pool_[index].death.Store(code.death.raw, std::memory_order_release);
+  return index;
+}
+
+void History::Destroy(std::uint32_t index) noexcept {
+  pool_[index].death.Store(0, std::memory_order_release);
+  pool_.Free(index);
+}
+
+void History::Add(std::uint32_t index) noexcept {
   GrowIfFull();
   Link(index);
-  records_.next(index) = 0;
+  pool_[index].next = 0;
   if (oldest_ == 0) {
     oldest_ = index;
   } else {
-    records_.next(newest_) = index;
+    pool_[newest_].next = index;
   }
   newest_ = index;
   ++count_;
-  ++level_count_[LevelOf(records_[index].size)];
+  ++level_count_[LevelOf(pool_[index].size)];
 }
 
 // More chains when there are as many records as chains. Without the memory the chains get longer, no more.
 void History::GrowIfFull() noexcept {
   if (count_ < head_count_) return;
   const std::size_t size = head_count_ == 0 ? kFirstHeads : head_count_ * 4;
-  auto* heads = static_cast<RecordIndex*>(AllocatePages(size * sizeof(RecordIndex)));
+  auto* heads = static_cast<std::uint32_t*>(AllocatePages(size * sizeof(std::uint32_t)));
   if (heads == nullptr) return;
-  FreePages(heads_, head_count_ * sizeof(RecordIndex));
+  FreePages(heads_, head_count_ * sizeof(std::uint32_t));
   heads_ = heads;
   head_count_ = size;
-  for (RecordIndex index = oldest_; index != 0; index = records_.next(index)) Link(index);
+  for (std::uint32_t index = oldest_; index != 0; index = pool_[index].next) Link(index);
 }
 
-RecordIndex History::Find(std::uintptr_t pc, CodeEpoch epoch) const noexcept {
+std::uint32_t History::Find(std::uintptr_t pc, CodeEpoch epoch) const noexcept {
   for (unsigned level = 0; level < kLevels; ++level) {
     if (level_count_[level] == 0) continue;
     const std::uint64_t span = pc >> LevelShift(level);
     for (std::uint64_t before = 0; before < 2; ++before) {
       const std::size_t bucket = BucketOf(level, span - before);
-      RecordIndex index = heads_ == nullptr ? only_head_ : heads_[bucket];
-      for (; index != 0 && records_[index].death.Load() > epoch; index = records_[index].links[kOlder]) {
-        const Record& record = records_[index];
-        if (pc - record.start < record.size && record.birth.Load() <= epoch) return index;
+      std::uint32_t index = heads_ == nullptr ? only_head_ : heads_[bucket];
+      for (; index != 0 && pool_[index].death.Load() > epoch; index = pool_[index].older) {
+        const GoneRecord& record = pool_[index];
+        if (pc - record.start < record.size && record.birth <= epoch) return index;
       }
     }
   }
   return 0;
 }
 
-void History::DropOldest() noexcept {
-  const RecordIndex index = oldest_;
-  const Record& record = records_[index];
+void History::RemoveOldest() noexcept {
+  const GoneRecord& record = pool_[oldest_];
   const unsigned level = LevelOf(record.size);
   // The oldest of all is the oldest of its chain.
-  if (record.links[kNewer] != 0) {
-    records_[record.links[kNewer]].links[kOlder] = 0;
+  if (record.newer != 0) {
+    pool_[record.newer].older = 0;
   } else {
     *HeadOf(BucketOf(level, record.start >> LevelShift(level))) = 0;
   }
-  oldest_ = records_.next(index);
+  oldest_ = record.next;
   if (oldest_ == 0) newest_ = 0;
   --count_;
   --level_count_[level];
-  records_.Destroy(index);
-}
-
-void History::TrimTo(CodeEpoch epoch) noexcept {
-  while (oldest_ != 0 && records_[oldest_].death.Load() <= epoch) DropOldest();
-}
-
-void History::TrimToCount(std::size_t limit) noexcept {
-  while (count_ > limit) DropOldest();
 }
 
 }  // namespace stackpipe::internal

@@ -11,8 +11,8 @@ namespace stackpipe::internal {
 namespace {
 
 constexpr std::uintptr_t kCellBytes = std::uintptr_t{1} << kCellShift;
-constexpr unsigned kOwnerPrevious = 0, kOwnerNext = 1;  // of Record::links
-constexpr std::uint64_t kEmptied = ~std::uint64_t{0};   // in Cell::Side::retired_at
+constexpr std::uint64_t kEmptied = ~std::uint64_t{0};  // in Cell::Side::retired_at
+constexpr std::size_t kLiveMax = std::size_t{1} << 26;
 // A cell with fewer entries than this is not worth compacting.
 constexpr std::uint32_t kCompactEntriesMin = 4 * kEntriesPerBlock;
 
@@ -73,11 +73,17 @@ Status CheckRange(std::uintptr_t start, std::size_t size) {
   return {};
 }
 
+// What was registered, but for the start.
+CodeRegistration RegistrationOf(const CodeDescriptor& was, std::uintptr_t start) {
+  return {start,          was.size, was.kind,      was.module_id,   was.owner,
+          was.name_space, was.name, was.signature, was.source_file, was.source_line};
+}
+
 // What the change at hand retires.
 struct VictimIds final : DroppedIds {
-  explicit VictimIds(const RecordStore& all) : records(all) {}
-  bool Has(CodeId id) const noexcept override { return records[records.Find(id)].death.Load() != 0; }
-  const RecordStore& records;
+  explicit VictimIds(const IdTable& all) : ids(all) {}
+  bool Has(CodeId id) const noexcept override { return ids.Find(id).retiring(); }
+  const IdTable& ids;
 };
 
 Status OutOfMemory() { return {StatusCode::kOutOfMemory, "changing the code map"}; }
@@ -119,48 +125,63 @@ void MapState::Destroy(MapState* state) noexcept {
 
 // --- finding ---
 
-RecordIndex MapState::LiveRecord(CodeId id) const noexcept {
-  const RecordIndex index = records_.Find(id);
-  return index != 0 && records_[index].death.Load() == 0 ? index : 0;
-}
-
 bool MapState::LookupAt(std::uintptr_t pc, CodeEpoch epoch, CodeHit* out) const noexcept {
   CodeHit hit;
-  if (FindCode(*root_, pc, &hit, NoProbe{}) == LookupResult::kFound) {
-    const RecordIndex index = records_.Find(hit.id);
-    if (records_[index].birth.Load() <= epoch) {
-      *out = hit;
-      return true;
-    }
+  if (FindCode(*root_, pc, &hit, NoProbe{}) == LookupResult::kFound && ids_.Find(hit.id).birth() <= epoch) {
+    *out = hit;
+    return true;
   }
-  const RecordIndex index = history_.Find(pc, epoch);
+  const std::uint32_t index = history_.Find(pc, epoch);
   if (index == 0) return false;
-  const Record& record = records_[index];
-  *out = {record.id, static_cast<CodeKind>(records_.OriginOf(index).kind), record.start, record.size};
+  const GoneRecord& code = history_[index];
+  *out = {code.id, code.kind, code.start, code.size};
   return true;
 }
 
 bool MapState::Describe(CodeId id, CodeDescriptor* out) const noexcept {
-  const RecordIndex index = records_.Find(id);
-  if (index == 0) return false;
-  *out = records_.Describe(index);
+  const IdTable::Slot slot = ids_.Find(id);
+  if (!slot) return false;
+  if (slot.gone()) {
+    *out = DescribeGone(history_[slot.gone_index()]);
+    return true;
+  }
+  CodeHit hit;
+  if (FindCode(*root_, slot.start(), &hit, NoProbe{}) != LookupResult::kFound || hit.id != id) return false;
+  *out = {};
+  out->start = hit.start;
+  out->size = hit.size;
+  out->kind = hit.kind;
+  out->birth = slot.birth();
+  descriptions_.Describe(slot.description(), out);
   return true;
 }
 
-std::size_t MapState::LiveIds(RecordIndex* from, CodeId* ids, std::size_t max) const noexcept {
+CodeDescriptor MapState::DescribeGone(const GoneRecord& code) const noexcept {
+  CodeDescriptor out;
+  out.start = code.start;
+  out.size = code.size;
+  out.kind = code.kind;
+  out.birth = code.birth;
+  out.death = code.death.Load();
+  descriptions_.Describe(code.description, &out);
+  return out;
+}
+
+std::size_t MapState::LiveIds(CodeId* from, CodeId* ids, std::size_t max) const noexcept {
   std::size_t found = 0;
-  RecordIndex index = std::max<RecordIndex>(*from, 1);
-  for (; index < records_.end() && found < max; ++index) {
-    const Record& record = records_[index];
-    if (record.birth.Load() != 0 && record.death.Load() == 0) ids[found++] = record.id;
+  std::uint64_t id = ids_.NextFrom(*from);
+  for (; id != kIdsEnd && found < max; id = ids_.NextFrom(id + 1)) {
+    const IdTable::Slot slot = ids_.Find(static_cast<CodeId>(id));
+    if (!slot.gone() && slot.birth() != 0) ids[found++] = static_cast<CodeId>(id);
   }
-  *from = index < records_.end() ? index : 0;
+  *from = id == kIdsEnd ? 0 : static_cast<CodeId>(id);
   return found;
 }
 
 CodeMapMemory MapState::memory() const noexcept {
   return {sizeof(MapState) + table_bytes_ + pool_.bytes(),
-          records_.bytes() + history_.bytes() + owners_.bytes(), records_.text_bytes()};
+          ids_.bytes() + descriptions_.bytes() + history_.bytes() + owners_.bytes(),
+          descriptions_.text_bytes()};
 }
 
 template <typename Visit>
@@ -208,21 +229,36 @@ bool MapState::ForEachOverlap(std::uintptr_t start, std::uintptr_t last, const V
 
 // --- preparing a change ---
 
-void MapState::AddVictim(RecordIndex index, CodeEpoch epoch) noexcept {
-  if (records_[index].death.Load() != 0) return;  // is one already
-  records_[index].death.Store(epoch, std::memory_order_release);
-  records_.next(index) = 0;
+// `id` is live, and the cells have not been changed yet.
+void MapState::AddVictim(CodeId id, CodeEpoch epoch) noexcept {
+  IdTable::Slot slot = ids_.Find(id);
+  if (slot.retiring()) return;  // is one already
+  CodeHit hit;
+  (void)FindCode(*root_, slot.start(), &hit, NoProbe{});
+  GoneRecord code = {};
+  code.start = hit.start;
+  code.size = hit.size;
+  code.kind = hit.kind;
+  code.id = id;
+  code.birth = slot.birth();
+  code.death.raw = epoch;
+  code.description = slot.description();
+  const std::uint32_t index = history_.Create(code);
+  slot.SetRetiring(true);
   if (victims_.first == 0) {
     victims_.first = index;
   } else {
-    records_.next(victims_.last) = index;
+    history_[victims_.last].next = index;
   }
   victims_.last = index;
 }
 
 void MapState::SpareVictims() noexcept {
-  for (RecordIndex index = victims_.first; index != 0; index = records_.next(index)) {
-    records_[index].death.Store(0, std::memory_order_release);
+  for (std::uint32_t index = victims_.first; index != 0;) {
+    const std::uint32_t next = history_[index].next;
+    ids_.Find(history_[index].id).SetRetiring(false);
+    history_.Destroy(index);
+    index = next;
   }
   victims_ = {};
 }
@@ -314,7 +350,7 @@ bool MapState::PrepareSlot(AtomicWord* slot, std::uintptr_t base, unsigned shift
   std::uint64_t value = slot->Load();
   if (!IsNode(value)) {
     const Cell* const old = CellOf(value);  // null: there was no code
-    const VictimIds victims(records_);
+    const VictimIds victims(ids_);
     const DroppedIds* const dropped = victims_.first != 0 ? &victims : nullptr;
     CellImage& image = images_[DepthOf(shift)];
     if ((old != nullptr ? old->side()->live : 0) + ranges.size() <= kCellEntriesMax) {
@@ -488,12 +524,12 @@ bool MapState::ApplyInPlace(const NewRange& range) noexcept {
   return true;
 }
 
-void MapState::RemoveRange(const Record& record, bool compact) noexcept {
-  const std::uintptr_t last = record.start + (record.size - 1);
+void MapState::RemoveRange(const GoneRecord& code, bool compact) noexcept {
+  const std::uintptr_t last = code.start + (code.size - 1);
   Cell* emptied = nullptr;
-  for (std::uintptr_t at = record.start;; at = (at | (kCellBytes - 1)) + 1) {
+  for (std::uintptr_t at = code.start;; at = (at | (kCellBytes - 1)) + 1) {
     const std::uintptr_t end = std::min(at | (kCellBytes - 1), last);
-    RemoveFrom(root_->SlotOf(at), kCellShift, at, end, record.id, compact, &emptied);
+    RemoveFrom(root_->SlotOf(at), kCellShift, at, end, code.id, compact, &emptied);
     if (end == last) break;
   }
   // Only now: many slots may have shared one of them, and it must not be used again before the last let go.
@@ -549,60 +585,98 @@ void MapState::Compact(AtomicWord* slot, Cell* cell) noexcept {
   StoreSlot(slot, SlotValue(smaller));
 }
 
-RecordIndex MapState::OwnerHead(std::uint64_t owner) const noexcept {
+std::uint32_t MapState::OwnerHead(std::uint64_t owner) const noexcept {
   return owners_.Find(OwnerKey(owner),
-                      [&](RecordIndex index) { return records_.OriginOf(index).owner == owner; });
+                      [&](std::uint32_t description) { return descriptions_.OwnerOf(description) == owner; });
 }
 
-void MapState::LinkOwner(RecordIndex index) noexcept {
-  const std::uint64_t owner = records_.OriginOf(index).owner;
+void MapState::LinkOwner(std::uint32_t description) noexcept {
+  const std::uint64_t owner = descriptions_.OwnerOf(description);
   if (owner == 0) return;
-  const RecordIndex head = OwnerHead(owner);
-  Record& record = records_[index];
-  record.links[kOwnerPrevious] = 0;
-  record.links[kOwnerNext] = head;
+  const std::uint32_t head = OwnerHead(owner);
+  descriptions_[description].previous = 0;
+  descriptions_[description].next = head;
   if (head == 0) {
-    owners_.Insert(OwnerKey(owner), index);
+    owners_.Insert(OwnerKey(owner), description);
   } else {
-    records_[head].links[kOwnerPrevious] = index;
-    owners_.Replace(OwnerKey(owner), head, index);
+    descriptions_[head].previous = description;
+    owners_.Replace(OwnerKey(owner), head, description);
   }
 }
 
-void MapState::UnlinkOwner(RecordIndex index) noexcept {
-  const std::uint64_t owner = records_.OriginOf(index).owner;
+void MapState::UnlinkOwner(std::uint32_t description) noexcept {
+  const std::uint64_t owner = descriptions_.OwnerOf(description);
   if (owner == 0) return;
-  const Record& record = records_[index];
-  const RecordIndex previous = record.links[kOwnerPrevious], next = record.links[kOwnerNext];
-  if (next != 0) records_[next].links[kOwnerPrevious] = previous;
+  const std::uint32_t previous = descriptions_[description].previous, next = descriptions_[description].next;
+  if (next != 0) descriptions_[next].previous = previous;
   if (previous != 0) {
-    records_[previous].links[kOwnerNext] = next;
+    descriptions_[previous].next = next;
   } else if (next != 0) {
-    owners_.Replace(OwnerKey(owner), index, next);
+    owners_.Replace(OwnerKey(owner), description, next);
   } else {
-    owners_.Erase(OwnerKey(owner), index);
+    owners_.Erase(OwnerKey(owner), description);
   }
 }
 
 std::size_t MapState::RetireVictims(const CodeRetiredVisitor* retired, bool compact) noexcept {
   std::size_t count = 0;
-  for (RecordIndex index = victims_.first; index != 0; ++count) {
-    const RecordIndex next = records_.next(index);
-    RemoveRange(records_[index], compact);
-    UnlinkOwner(index);
-    if (retired != nullptr) retired->visit(retired->context, records_[index].id, records_.Describe(index));
+  for (std::uint32_t index = victims_.first; index != 0; ++count) {
+    const GoneRecord& code = history_[index];
+    const std::uint32_t next = code.next;
+    RemoveRange(code, compact);
+    UnlinkOwner(code.description);
+    if (retired != nullptr) retired->visit(retired->context, code.id, DescribeGone(code));
+    ids_.Find(code.id).SetGone(index);
     history_.Add(index);
     index = next;
   }
   victims_ = {};
   live_ -= count;
-  history_.TrimToCount(history_max_);
   return count;
+}
+
+void MapState::ForgetOldest() noexcept {
+  const std::uint32_t index = history_.oldest();
+  const GoneRecord code = history_[index];
+  history_.RemoveOldest();
+  history_.Destroy(index);  // first of what a fork's child looks at
+  ids_.Erase(code.id);
+  descriptions_.Destroy(code.description);
+}
+
+void MapState::TrimHistory(CodeEpoch oldest_needed) noexcept {
+  while (history_.oldest() != 0 && history_[history_.oldest()].death.Load() <= oldest_needed) ForgetOldest();
+}
+
+void MapState::Settle() noexcept {
+  while (history_.count() > history_max_) ForgetOldest();
 }
 
 // --- changes ---
 
-// Adds ranges whose records are made; the victims go in the same step.
+// Makes what the map keeps of a registration beside its cells; it does not count yet. range->code becomes its
+// description.
+Status MapState::Make(const CodeRegistration& code, CodeEpoch epoch, NewRange* range) noexcept {
+  std::uint32_t description = 0;
+  if (!descriptions_.Create(code, range->id, &description)) {
+    return {StatusCode::kOutOfMemory, "storing the names of code"};
+  }
+  const Status status = ids_.Reserve(range->id, range->start, description != 0, epoch);
+  if (!status.ok()) {
+    descriptions_.Destroy(description);
+    return status;
+  }
+  ids_.Add(range->id, range->start, description);
+  range->code = description;
+  return {};
+}
+
+void MapState::Unmake(const NewRange& range) noexcept {
+  ids_.Erase(range.id);
+  descriptions_.Destroy(range.code);
+}
+
+// Adds ranges that are made; the victims go in the same step.
 Status MapState::Insert(std::span<NewRange> ranges, CodeEpoch epoch,
                         const CodeRetiredVisitor* retired) noexcept {
   if (!owners_.Reserve(ranges.size())) return OutOfMemory();
@@ -618,8 +692,9 @@ Status MapState::Insert(std::span<NewRange> ranges, CodeEpoch epoch,
   if (!in_place) Publish(ranges);
   RetireVictims(retired, false);
   for (const NewRange& range : ranges) {
-    LinkOwner(range.record);
-    records_[range.record].birth.Store(epoch, std::memory_order_release);
+    LinkOwner(range.code);
+    ids_.Find(range.id).SetBirth(epoch);
+    next_id_ = std::max(next_id_, std::uint64_t{range.id} + 1);
   }
   live_ += ranges.size();
   return {};
@@ -640,11 +715,11 @@ Status MapState::Register(std::span<const CodeRegistration> codes, OnOverlap on_
     if (memory == nullptr) return OutOfMemory();
   }
   const std::span<NewRange> ranges(memory, codes.size());
+  const auto first_id = static_cast<CodeId>(next_id_);
   const Status status = RegisterRanges(codes, ranges, on_overlap, epoch, retired);
-  if (status.ok()) {
-    for (std::size_t i = 0; i < codes.size() && ids != nullptr; ++i)
-      ids[i] = static_cast<CodeId>(next_id_ + i);
-    next_id_ += codes.size();
+  if (status.ok()) ids_.SetEnd(next_id_);
+  for (std::size_t i = 0; status.ok() && ids != nullptr && i < codes.size(); ++i) {
+    ids[i] = static_cast<CodeId>(first_id + i);
   }
   if (codes.size() > 1) FreePages(memory, bytes);
   return status;
@@ -655,7 +730,7 @@ Status MapState::RegisterRanges(std::span<const CodeRegistration> codes, std::sp
                                 const CodeRetiredVisitor* retired) noexcept {
   for (std::size_t i = 0; i < codes.size(); ++i) {
     ranges[i] = {codes[i].start, codes[i].start + (codes[i].size - 1), static_cast<CodeId>(next_id_ + i),
-                 codes[i].kind,  static_cast<RecordIndex>(i),          nullptr};
+                 codes[i].kind,  static_cast<std::uint32_t>(i),        nullptr};
   }
   const auto by_start = [](const NewRange& a, const NewRange& b) { return a.start < b.start; };
   if (!std::is_sorted(ranges.begin(), ranges.end(), by_start))
@@ -663,12 +738,14 @@ Status MapState::RegisterRanges(std::span<const CodeRegistration> codes, std::sp
   for (std::size_t i = 1; i < ranges.size(); ++i) {
     if (ranges[i].start <= ranges[i - 1].last) return Overlap();
   }
+  if (live_ + ranges.size() > kLiveMax) return {StatusCode::kLimit, "registering code"};
+  // All of it may be gone one day, and that must not fail.
+  if (!history_.Reserve(live_ + history_.count() + ranges.size())) return OutOfMemory();
   Status status;
-  records_.Prefetch(ranges[0].id);
   for (const NewRange& range : ranges) {
     const bool free = ForEachOverlap(range.start, range.last, [&](CodeId id) {
       if (on_overlap == OnOverlap::kRefuse) return false;
-      AddVictim(records_.Find(id), epoch);
+      AddVictim(id, epoch);
       return true;
     });
     if (!free) status = Overlap();
@@ -676,59 +753,49 @@ Status MapState::RegisterRanges(std::span<const CodeRegistration> codes, std::sp
   }
   std::size_t made = 0;
   for (; status.ok() && made < ranges.size(); ++made) {
-    const Result<RecordIndex> record = records_.Create(codes[ranges[made].record], ranges[made].id);
-    status = record.status();
+    status = Make(codes[ranges[made].code], epoch, &ranges[made]);
     if (!status.ok()) break;
-    ranges[made].record = record.value();
   }
   if (status.ok()) status = Insert(ranges, epoch, retired);
   if (!status.ok()) {
-    while (made > 0) records_.Destroy(ranges[--made].record);
+    while (made > 0) Unmake(ranges[--made]);
     SpareVictims();
   }
   return status;
 }
 
 Result<CodeId> MapState::Move(CodeId id, std::uintptr_t new_start, CodeEpoch epoch) noexcept {
-  const RecordIndex old = LiveRecord(id);
-  if (old == 0) return Status{StatusCode::kNotFound, "moving code that is not registered"};
-  const CodeDescriptor was = records_.Describe(old);
-  CodeRegistration code;
-  code.start = new_start;
-  code.size = was.size;
-  code.kind = was.kind;
-  code.module_id = was.module_id;
-  code.owner = was.owner;
-  code.name_space = was.name_space;
-  code.name = was.name;
-  code.signature = was.signature;
-  code.source_file = was.source_file;
-  code.source_line = was.source_line;
+  const IdTable::Slot old = ids_.Find(id);
+  CodeDescriptor was;
+  if (!old || old.gone() || !Describe(id, &was)) {
+    return Status{StatusCode::kNotFound, "moving code that is not registered"};
+  }
+  const CodeRegistration code = RegistrationOf(was, new_start);
   if (const Status status = CheckRange(code.start, code.size); !status.ok()) return status;
   if (next_id_ == kIdsEnd) return Status{StatusCode::kLimit, "moving code: all ids are used"};
   NewRange range = {code.start, code.start + (code.size - 1), static_cast<CodeId>(next_id_), code.kind, 0,
                     nullptr};
   if (!ForEachOverlap(range.start, range.last, [&](CodeId other) { return other == id; })) return Overlap();
-  const Result<RecordIndex> record = records_.Create(code, range.id);
-  if (!record.ok()) return record.status();
-  range.record = record.value();
-  AddVictim(old, epoch);
+  if (!history_.Reserve(live_ + history_.count() + 1)) return OutOfMemory();
+  if (const Status status = Make(code, epoch, &range); !status.ok()) return status;
+  AddVictim(id, epoch);
   if (const Status status = Insert({&range, 1}, epoch, nullptr); !status.ok()) {
-    records_.Destroy(range.record);
+    Unmake(range);
     SpareVictims();
     return status;
   }
-  return static_cast<CodeId>(next_id_++);
+  ids_.SetEnd(next_id_);
+  return range.id;
 }
 
 Status MapState::Unregister(std::span<const CodeId> ids, CodeEpoch epoch) noexcept {
   for (const CodeId id : ids) {
-    const RecordIndex index = LiveRecord(id);
-    if (index == 0) {
+    const IdTable::Slot slot = ids_.Find(id);
+    if (!slot || slot.gone() || slot.retiring()) {
       SpareVictims();
       return {StatusCode::kNotFound, "unregistering code that is not registered"};
     }
-    AddVictim(index, epoch);
+    AddVictim(id, epoch);
   }
   RetireVictims(nullptr, true);
   return {};
@@ -737,8 +804,8 @@ Status MapState::Unregister(std::span<const CodeId> ids, CodeEpoch epoch) noexce
 std::size_t MapState::UnregisterOwner(std::uint64_t owner, CodeEpoch epoch,
                                       const CodeRetiredVisitor* retired) noexcept {
   if (owner == 0) return 0;
-  for (RecordIndex index = OwnerHead(owner); index != 0; index = records_[index].links[kOwnerNext]) {
-    AddVictim(index, epoch);
+  for (std::uint32_t index = OwnerHead(owner); index != 0; index = descriptions_[index].next) {
+    AddVictim(descriptions_[index].id, epoch);
   }
   return RetireVictims(retired, true);
 }
@@ -747,7 +814,7 @@ std::size_t MapState::UnregisterRange(std::uintptr_t start, std::size_t size, Co
                                       const CodeRetiredVisitor* retired) noexcept {
   if (size == 0 || start + (size - 1) < start) return 0;
   ForEachOverlap(start, start + (size - 1), [&](CodeId id) {
-    AddVictim(records_.Find(id), epoch);
+    AddVictim(id, epoch);
     return true;
   });
   return RetireVictims(retired, true);
@@ -758,50 +825,65 @@ std::size_t MapState::UnregisterRange(std::uintptr_t start, std::size_t size, Co
 MapState* MapState::Rebuild(const MapState& old, CodeEpoch epoch) noexcept {
   MapState* state = Create();
   if (state == nullptr) return nullptr;
-  if (!state->Adopt(old.records_, epoch)) {
+  if (!state->Adopt(old, epoch)) {
     Destroy(state);
     return nullptr;
   }
-  state->next_id_ = std::max(state->next_id_, old.next_id_);
   return state;
 }
 
-bool MapState::Adopt(const RecordStore& old, CodeEpoch epoch) noexcept {
-  const std::size_t bytes = old.end() * sizeof(RecordIndex);
-  auto* const gone = static_cast<RecordIndex*>(AllocatePages(bytes));
+bool MapState::Adopt(const MapState& old, CodeEpoch epoch) noexcept {
+  const std::size_t bytes = old.history_.end() * sizeof(std::uint32_t);
+  auto* const gone = static_cast<std::uint32_t*>(AllocatePages(bytes));
   if (gone == nullptr) return false;
   std::size_t gone_count = 0;
-  bool done = true;
-  for (RecordIndex index = 1; done && index < old.end(); ++index) {
-    const Record& was = old[index];
-    // No id is given out twice, not even one that nobody got to see but in a lookup during the lost change.
-    if (was.id != 0) next_id_ = std::max(next_id_, std::uint64_t{was.id} + 1);
-    const CodeEpoch birth = was.birth.Load();
-    if (birth == 0 || birth > epoch) continue;
-    const CodeDescriptor code = old.Describe(index);
-    const Result<RecordIndex> record =
-        records_.Create({code.start, code.size, code.kind, code.module_id, code.owner, code.name_space,
-                         code.name, code.signature, code.source_file, code.source_line},
-                        was.id);
-    done = record.ok();
-    if (!done) break;
-    if (code.death != 0 && code.death <= epoch) {
-      records_[record.value()].birth.Store(birth, std::memory_order_release);
-      records_[record.value()].death.Store(code.death, std::memory_order_release);
-      gone[gone_count++] = record.value();
+  bool done = history_.Reserve(old.history_.end());
+  // What the history has a record of: gone, or still live if the change that retires it was not committed.
+  for (std::uint32_t index = 1; done && index < old.history_.end(); ++index) {
+    GoneRecord code = old.history_[index];
+    if (code.death.raw == 0) continue;
+    const CodeDescriptor descriptor = old.DescribeGone(code);
+    const CodeEpoch base = old.ids_.BaseOf(code.id);
+    if (code.death.raw > epoch) {
+      done = AdoptLive(descriptor, code.id, base);
       continue;
     }
-    NewRange range = {code.start, code.start + (code.size - 1), was.id, code.kind, record.value(), nullptr};
-    done = Insert({&range, 1}, birth, nullptr).ok();
+    NewRange range = {code.start, 0, code.id, code.kind, 0, nullptr};
+    done = Make(RegistrationOf(descriptor, code.start), base, &range).ok();
+    if (!done) break;
+    code.description = range.code;
+    gone[gone_count] = history_.Create(code);
+    ids_.Find(code.id).SetGone(gone[gone_count]);
+    ++gone_count;
+  }
+  // Then all other code: the change at hand does not touch it, so lookups find it as ever.
+  for (std::uint64_t next = old.ids_.NextFrom(1); done && next != kIdsEnd;
+       next = old.ids_.NextFrom(next + 1)) {
+    const auto id = static_cast<CodeId>(next);
+    // No id is given out twice, not even one that nobody got to see but in a lookup during the lost change.
+    next_id_ = std::max(next_id_, next + 1);
+    const IdTable::Slot slot = old.ids_.Find(id);
+    if (slot.gone() || slot.birth() == 0 || slot.birth() > epoch || ids_.Find(id)) continue;
+    CodeDescriptor code;
+    if (old.Describe(id, &code)) done = AdoptLive(code, id, old.ids_.BaseOf(id));
   }
   if (done) {
-    std::sort(gone, gone + gone_count, [&](RecordIndex a, RecordIndex b) {
-      return records_[a].death.Load() < records_[b].death.Load();
+    std::sort(gone, gone + gone_count, [&](std::uint32_t a, std::uint32_t b) {
+      return history_[a].death.raw < history_[b].death.raw;
     });
     for (std::size_t i = 0; i < gone_count; ++i) history_.Add(gone[i]);
+    next_id_ = std::max(next_id_, old.next_id_);
+    ids_.SetEnd(next_id_);
   }
   FreePages(gone, bytes);
   return done;
+}
+
+bool MapState::AdoptLive(const CodeDescriptor& code, CodeId id, CodeEpoch base) noexcept {
+  NewRange range = {code.start, code.start + (code.size - 1), id, code.kind, 0, nullptr};
+  return history_.Reserve(live_ + history_.end()) &&
+         Make(RegistrationOf(code, code.start), base, &range).ok() &&
+         Insert({&range, 1}, code.birth, nullptr).ok();
 }
 
 }  // namespace stackpipe::internal

@@ -13,9 +13,10 @@
 #include <span>
 
 #include "code_map/cell_pool.h"
+#include "code_map/description_store.h"
 #include "code_map/history.h"
+#include "code_map/id_table.h"
 #include "code_map/radix.h"
-#include "code_map/record_store.h"
 #include "stackpipe/code_map.h"
 #include "stackpipe/result.h"
 
@@ -27,8 +28,8 @@ struct NewRange {
   std::uintptr_t last;  // its last byte
   CodeId id;
   CodeKind kind;
-  RecordIndex record;
-  Cell* whole;  // the one cell for all slots that the range covers fully, when made
+  std::uint32_t code;  // which of the registrations it is, then its description
+  Cell* whole;         // the one cell for all slots that the range covers fully, when made
 };
 
 enum class OnOverlap : std::uint8_t { kRefuse, kRetire };
@@ -56,13 +57,15 @@ class MapState {
                               const CodeRetiredVisitor* retired) noexcept;
   std::size_t UnregisterRange(std::uintptr_t start, std::size_t size, CodeEpoch epoch,
                               const CodeRetiredVisitor* retired) noexcept;
-  void TrimHistory(CodeEpoch oldest_needed) noexcept { history_.TrimTo(oldest_needed); }
+  void TrimHistory(CodeEpoch oldest_needed) noexcept;
+  // After the caller stored the epoch: what can wait until a change is committed.
+  void Settle() noexcept;
 
   bool LookupAt(std::uintptr_t pc, CodeEpoch epoch, CodeHit* out) const noexcept;
   bool Describe(CodeId id, CodeDescriptor* out) const noexcept;
-  // The ids of live records from number `from` on, at most `max`; returns how many, and where to go on in
-  // `*from` (0: that was all).
-  std::size_t LiveIds(RecordIndex* from, CodeId* ids, std::size_t max) const noexcept;
+  // The live ids from `*from` on, at most `max`; returns how many, and where to go on in `*from` (0: that was
+  // all).
+  std::size_t LiveIds(CodeId* from, CodeId* ids, std::size_t max) const noexcept;
   std::size_t live_count() const noexcept { return live_; }
   CodeMapMemory memory() const noexcept;
 
@@ -71,13 +74,14 @@ class MapState {
   void SetHistoryMaxForTest(std::size_t count) noexcept { history_max_ = count; }
 
  private:
-  MapState() noexcept : history_(records_) {}
+  MapState() = default;
   ~MapState() = default;
 
-  void AddVictim(RecordIndex index, CodeEpoch epoch) noexcept;
+  void AddVictim(CodeId id, CodeEpoch epoch) noexcept;
   void SpareVictims() noexcept;
   std::size_t RetireVictims(const CodeRetiredVisitor* retired, bool compact) noexcept;
-  RecordIndex LiveRecord(CodeId id) const noexcept;
+  CodeDescriptor DescribeGone(const GoneRecord& code) const noexcept;
+  void ForgetOldest() noexcept;
 
   // Calls visit(id) for each live range that shares an address with [start, last]; stops when it says false.
   template <typename Visit>
@@ -103,34 +107,38 @@ class MapState {
   void Publish(std::span<const NewRange> ranges) noexcept;
   void PublishWhole(AtomicWord* slot, std::uintptr_t base, unsigned shift, const NewRange& range) noexcept;
   void StoreSlot(AtomicWord* slot, std::uint64_t value) noexcept;
-  void RemoveRange(const Record& record, bool compact) noexcept;
+  void RemoveRange(const GoneRecord& code, bool compact) noexcept;
   void RemoveFrom(AtomicWord* slot, unsigned shift, std::uintptr_t start, std::uintptr_t last, CodeId id,
                   bool compact, Cell** emptied) noexcept;
   void Compact(AtomicWord* slot, Cell* cell) noexcept;
-  void LinkOwner(RecordIndex index) noexcept;
-  void UnlinkOwner(RecordIndex index) noexcept;
-  RecordIndex OwnerHead(std::uint64_t owner) const noexcept;
+  void LinkOwner(std::uint32_t description) noexcept;
+  void UnlinkOwner(std::uint32_t description) noexcept;
+  std::uint32_t OwnerHead(std::uint64_t owner) const noexcept;
 
   Status RegisterRanges(std::span<const CodeRegistration> codes, std::span<NewRange> ranges,
                         OnOverlap on_overlap, CodeEpoch epoch, const CodeRetiredVisitor* retired) noexcept;
   Status Insert(std::span<NewRange> ranges, CodeEpoch epoch, const CodeRetiredVisitor* retired) noexcept;
-  bool Adopt(const RecordStore& old, CodeEpoch epoch) noexcept;
+  Status Make(const CodeRegistration& code, CodeEpoch epoch, NewRange* range) noexcept;
+  void Unmake(const NewRange& range) noexcept;
+  bool Adopt(const MapState& old, CodeEpoch epoch) noexcept;
+  bool AdoptLive(const CodeDescriptor& code, CodeId id, CodeEpoch base) noexcept;
 
   RadixRoot* root_ = nullptr;
   CellPool pool_;
-  RecordStore records_;
+  IdTable ids_;
+  DescriptionStore descriptions_;
   History history_;
-  HashIndex owners_;  // hash of an owner -> first record of its list
+  HashIndex owners_;  // hash of an owner -> first description of its list
   std::size_t history_max_ = CodeMap::kHistoryMax;
   std::size_t live_ = 0;
   std::uint64_t next_id_ = 1;  // up to kIdsEnd
   std::size_t table_bytes_ = 0;
 
-  // The change that is being made. Victims are the live records that end with it: their death is set, and
-  // RecordStore::next links them.
+  // The change that is being made. Victims is the code that ends with it: a list of its records, which the
+  // history does not have yet.
   struct {
-    RecordIndex first = 0;
-    RecordIndex last = 0;
+    std::uint32_t first = 0;
+    std::uint32_t last = 0;
   } victims_;
   struct {
     Cell* first = nullptr;
