@@ -13,7 +13,7 @@
 #include <functional>
 #include <vector>
 
-#include "code_map/cell.h"
+#include "code_map/cell_pool.h"
 #include "stackpipe/code_map.h"
 
 #if !defined(__x86_64__)
@@ -300,6 +300,60 @@ TEST_P(CodeMapScenarioTest, ForkAtAnyInstructionOfAChange) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Scenarios, CodeMapScenarioTest, testing::Range(std::size_t{0}, Scenarios().size()));
+
+// A cell that is filled again, as a reader that still stands on it sees it.
+struct {
+  const std::uint64_t* words;
+  std::size_t count;
+  std::vector<std::uint64_t> before, last;
+  std::uint64_t unnoticed;  // instructions after which a word had changed and seq had not
+  std::uint64_t late;       // after which a word changed that seq, even again, had vouched for
+} refilled;
+
+void CompareCell() {
+  const std::uint64_t seq = refilled.words[0];
+  bool changed = false;
+  bool changing = false;
+  for (std::size_t i = 1; i < refilled.count; ++i) {
+    changed |= refilled.words[i] != refilled.before[i];
+    changing |= refilled.words[i] != refilled.last[i];
+    refilled.last[i] = refilled.words[i];
+  }
+  if (changed && seq == refilled.before[0]) ++refilled.unnoticed;
+  if (changing && seq != refilled.before[0] && seq % 2 == 0) ++refilled.late;
+}
+
+// Proves: B3
+TEST_F(CodeMapStepTest, SeqChangesBeforeAnyWordOfACellAndIsEvenAfterTheLast) {
+  using namespace internal;
+  CellPool pool;
+  CellImage image;
+  image.bounds = {};
+  const auto fill = [&](Cell* cell, CodeId first_id) {
+    image.count = 40;
+    for (std::uint32_t i = 0; i < image.count; ++i) {
+      image.entries[i] = {i * 32 + first_id, Payload(first_id + i, CodeKind::kJit, 16, false, false)};
+    }
+    cell->Fill(nullptr, image, nullptr);
+  };
+  Cell* const old = pool.Allocate(60);
+  Cell* const cell = pool.Allocate(60);
+  fill(old, 1);
+  fill(cell, 7);
+  refilled.words = reinterpret_cast<const std::uint64_t*>(cell);
+  refilled.count = Cell::Lines(cell->side()->capacity_blocks) * kLineWords;
+  refilled.before.assign(refilled.words, refilled.words + refilled.count);
+  refilled.last = refilled.before;
+  refilled.unnoticed = refilled.late = 0;
+  image.count = 1;
+  image.entries[0] = {0x7000, Payload(999, CodeKind::kJit, 16, false, false)};
+  at_instruction = CompareCell;
+  Step([&] { cell->Fill(old, image, nullptr); });
+  EXPECT_EQ(refilled.unnoticed, 0u);
+  EXPECT_EQ(refilled.late, 0u);
+  EXPECT_EQ(cell->seq(), refilled.before[0] + 2);
+  EXPECT_EQ(cell->count(), 41u);
+}
 
 // Counts the instructions of lookups, which does not depend on the machine: whatever is in the map they are
 // few, and none is of another library: no allocation, no lock, no system call.

@@ -125,7 +125,8 @@ Status IdTable::Reserve(CodeId id, std::uintptr_t start, bool described, CodeEpo
     page->count = kPageIds;
     Store(&pages_[id / kPageIds], page);
   } else if (described && page->descriptions == nullptr) {
-    auto* const descriptions = static_cast<std::uint32_t*>(blocks_.Allocate(kPageIds * sizeof(std::uint32_t)));
+    auto* const descriptions =
+        static_cast<std::uint32_t*>(blocks_.Allocate(kPageIds * sizeof(std::uint32_t)));
     if (descriptions == nullptr) return OutOfMemory();
     std::memset(descriptions, 0, kPageIds * sizeof(std::uint32_t));
     Store(&page->descriptions, descriptions);
@@ -176,7 +177,8 @@ void IdTable::Tidy(std::uint64_t page_number) noexcept {
       smaller->low()[to] = page->low()[at];
       smaller->birth()[to] = page->birth()[at];
       smaller->high()[to] = page->high()[at];
-      smaller->offsets()[to] = page->capacity == kPageIds ? static_cast<std::uint16_t>(at) : page->offsets()[at];
+      smaller->offsets()[to] =
+          page->capacity == kPageIds ? static_cast<std::uint16_t>(at) : page->offsets()[at];
       if (smaller->descriptions != nullptr) smaller->descriptions[to] = page->descriptions[at];
     }
   }

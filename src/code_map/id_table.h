@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: MIT
 //
-// IdTable: what a map knows of each id: where its code starts, since when, and what describes it; or, once the
-// code is gone, its record in the history. How long the code is, and of which kind, only the cells know while
-// it lives.
+// IdTable: what a map knows of each id: where its code starts, since when, and what describes it; or, once
+// the code is gone, its record in the history. How long the code is, and of which kind, only the cells know
+// while it lives.
 //
-// Ids count up and are never used again, so a slot's place is its id's: pages of 1024 slots of 10 bytes. A page
-// all whose ids were given out, and of which few are still known, is replaced by a smaller one that lists them.
+// Ids count up and are never used again, so a slot's place is its id's: pages of 1024 slots of 10 bytes. A
+// page all whose ids were given out, and of which few are still known, is replaced by a smaller one that
+// lists them.
 //
 // A fork may stop a change at any instruction, so what a slot says makes sense at each one; see Slot.
 //
@@ -38,11 +39,11 @@ class IdTable {
   //                  the page's base; bit 31: the change at hand retires it.
   //     description  see DescriptionStore
   //
-  // Invariant: code counts as live at the map's epoch e exactly if its slot has a birth, not above e, and is not
-  // gone, and the history has no record of its id with a death not above e. A change stores all else of a slot
-  // before the birth, and the record in the history, complete, before it makes a slot gone; the store of the
-  // map's epoch then commits both. Release is enough: it orders the stores of the one thread that makes changes
-  // as the child of a fork sees them.
+  // Invariant: code counts as live at the map's epoch e exactly if its slot has a birth, not above e, and is
+  // not gone, and the history has no record of its id with a death not above e. A change stores all else of a
+  // slot before the birth, and the record in the history, complete, before it makes a slot gone; the store of
+  // the map's epoch then commits both. Release is enough: it orders the stores of the one thread that makes
+  // changes as the child of a fork sees them.
   class Slot {
    public:
     explicit operator bool() const noexcept { return page_ != nullptr; }  // false: unknown id
@@ -97,9 +98,9 @@ class IdTable {
 
   struct Page {
     CodeEpoch base;
-    std::uint32_t capacity;       // kPageIds: each id has a slot. Else `count` of them, sorted, in offsets().
+    std::uint32_t capacity;  // kPageIds: each id has a slot. Else `count` of them, sorted, in offsets().
     std::uint32_t count;
-    std::uint32_t known;          // slots that are not 0
+    std::uint32_t known;  // slots that are not 0
     std::uint32_t reserved;
     std::uint32_t* descriptions;  // null: all are 0
 
@@ -118,7 +119,9 @@ class IdTable {
     std::atomic_ref<T>(*field).store(value, std::memory_order_release);
   }
 
-  Page* PageOf(std::uint64_t id) const noexcept { return pages_ == nullptr ? nullptr : pages_[id / kPageIds]; }
+  Page* PageOf(std::uint64_t id) const noexcept {
+    return pages_ == nullptr ? nullptr : pages_[id / kPageIds];
+  }
   // Where `offset` is, or would be.
   static std::uint32_t PositionOf(Page* page, std::uint32_t offset) noexcept;
   std::uint32_t SpanOf(std::uintptr_t start) const noexcept;

@@ -69,8 +69,8 @@ TEST_F(IdTableTest, SaysWhatItWasTold) {
   EXPECT_FALSE(table_.Find(1));
   EXPECT_EQ(table_.NextFrom(0), IdTable::kEnd);
   for (const std::uintptr_t start :
-       {std::uintptr_t{0}, std::uintptr_t{0xffff'ffff}, std::uintptr_t{0x7f12'3456'789a},
-        ~std::uintptr_t{0}, std::uintptr_t{0xffff'ffff'8100'0000}, std::uintptr_t{1} << 56}) {
+       {std::uintptr_t{0}, std::uintptr_t{0xffff'ffff}, std::uintptr_t{0x7f12'3456'789a}, ~std::uintptr_t{0},
+        std::uintptr_t{0xffff'ffff'8100'0000}, std::uintptr_t{1} << 56}) {
     Add(start, static_cast<std::uint32_t>(start % 7));
   }
   CheckAll();
