@@ -4,9 +4,7 @@
 // any instruction.
 //
 // Proves: A2, A7
-#include <dlfcn.h>
 #include <gtest/gtest.h>
-#include <link.h>
 #include <pthread.h>
 #include <signal.h>
 #include <sys/time.h>
@@ -19,47 +17,7 @@
 
 #include "aot/aot_images.h"
 #include "aot/aot_test_source.h"
-
-namespace {
-
-// There is one thread, so whatever is called while a handler runs is called by the handler.
-volatile sig_atomic_t handler_runs = 0;
-volatile sig_atomic_t calls_in_handler = 0;
-
-void Watch() {
-  if (handler_runs != 0) calls_in_handler = calls_in_handler + 1;
-}
-
-template <typename F>
-F Next(const char* name) {
-  return reinterpret_cast<F>(dlsym(RTLD_NEXT, name));
-}
-
-}  // namespace
-
-extern "C" {
-void* __libc_malloc(size_t size);
-void __libc_free(void* at);
-
-void* malloc(size_t size) {
-  Watch();
-  return __libc_malloc(size);
-}
-void free(void* at) {
-  Watch();
-  __libc_free(at);
-}
-int pthread_mutex_lock(pthread_mutex_t* mutex) {
-  Watch();
-  static const auto next = Next<int (*)(pthread_mutex_t*)>("pthread_mutex_lock");
-  return next(mutex);
-}
-int dl_iterate_phdr(int (*callback)(dl_phdr_info*, size_t, void*), void* data) {
-  Watch();
-  static const auto next = Next<int (*)(int (*)(dl_phdr_info*, size_t, void*), void*)>("dl_iterate_phdr");
-  return next(callback, data);
-}
-}
+#include "base/handler_watch.h"
 
 // Set and clear the processor's trap flag: SIGTRAP comes after each instruction from the caller's next one
 // on.
@@ -86,12 +44,15 @@ extern "C" void aot_test_trap_off();
 namespace stackpipe {
 namespace {
 
+using testing::calls_in_handler;
 using testing::ImageAt;
 using testing::MethodsWithGaps;
 using testing::TestSource;
 
 constexpr std::uintptr_t kBase = 0x7000'0000'0000;
 constexpr std::uint32_t kMethods = 5000;
+
+volatile bool handler_runs = false;
 
 // What the handler uses.
 AotImages* images = nullptr;
@@ -100,7 +61,7 @@ volatile std::uint32_t wrong = 0;
 
 void OnTimer(int) {
   const int saved_errno = errno;
-  handler_runs = 1;
+  handler_runs = true;
   // Each run meets methods for the first time, and some again.
   for (std::uint32_t i = 0; i < 20; ++i) {
     const std::uint32_t method = (handlers * 13 + i * 97) % kMethods;
@@ -110,7 +71,7 @@ void OnTimer(int) {
     if (images->Decode(kBase + method * 32 + 20, &hit) != AotResult::kNoMethod) wrong = wrong + 1;
   }
   handlers = handlers + 1;
-  handler_runs = 0;
+  handler_runs = false;
   errno = saved_errno;
 }
 
@@ -124,6 +85,7 @@ void WorkUnderTimer(std::uint32_t count) {
   struct sigaction before {};
   ASSERT_EQ(sigaction(SIGPROF, &action, &before), 0);
   handlers = 0;
+  testing::watched_handler_runs = [] { return bool{handler_runs}; };
   const itimerval each = {{0, 1000}, {0, 1000}};
   ASSERT_EQ(setitimer(ITIMER_PROF, &each, nullptr), 0);
   pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;

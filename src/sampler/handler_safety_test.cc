@@ -1,12 +1,9 @@
 // SPDX-License-Identifier: MIT
 //
-// The handler calls nothing that locks or allocates: this program's malloc, free, lock and loader functions
-// count calls that come while a handler runs. There is one thread, so such a call comes from the handler.
+// The handler calls nothing that locks or allocates, and uses little stack.
 //
 // Proves: A2
-#include <dlfcn.h>
 #include <gtest/gtest.h>
-#include <link.h>
 #include <pthread.h>
 #include <sys/mman.h>
 
@@ -15,50 +12,14 @@
 #include <string>
 #include <vector>
 
+#include "base/handler_watch.h"
 #include "sampler/sampler.h"
-
-namespace {
-
-int calls_in_handler = 0;
-bool watching = false;
-
-void Watch() {
-  if (watching && stackpipe::Sampler::HandlerRuns()) ++calls_in_handler;
-}
-
-template <typename F>
-F Next(const char* name) {
-  return reinterpret_cast<F>(dlsym(RTLD_NEXT, name));
-}
-
-}  // namespace
-
-extern "C" {
-void* __libc_malloc(size_t size);
-void __libc_free(void* at);
-
-void* malloc(size_t size) {
-  Watch();
-  return __libc_malloc(size);
-}
-void free(void* at) {
-  Watch();
-  __libc_free(at);
-}
-int pthread_mutex_lock(pthread_mutex_t* mutex) {
-  Watch();
-  static const auto next = Next<int (*)(pthread_mutex_t*)>("pthread_mutex_lock");
-  return next(mutex);
-}
-int dl_iterate_phdr(int (*callback)(dl_phdr_info*, size_t, void*), void* data) {
-  Watch();
-  static const auto next = Next<int (*)(int (*)(dl_phdr_info*, size_t, void*), void*)>("dl_iterate_phdr");
-  return next(callback, data);
-}
-}
 
 namespace stackpipe {
 namespace {
+
+using testing::calls_in_handler;
+using testing::watched_handler_runs;
 
 volatile unsigned sink = 0;
 
@@ -101,9 +62,9 @@ TEST(HandlerSafetyTest, TheWatchSeesCallsFromHandlers) {
   for (std::uintptr_t at = start + 64; at < start + 4096; at += 64) {
     (void)code.Register({.start = at, .size = 64, .kind = CodeKind::kJit, .name_space = "t", .name = "g"});
   }
-  watching = true;
+  watched_handler_runs = &Sampler::HandlerRuns;
   for (int i = 0; i < 100 && calls_in_handler == 0; ++i) WorkNear(200'000'000);
-  watching = false;
+  watched_handler_runs = nullptr;
   sampler.Stop();
   EXPECT_GT(calls_in_handler, 0);
 }
@@ -116,9 +77,9 @@ TEST(HandlerSafetyTest, TheHandlerAllocatesAndLocksNothing) {
   ASSERT_TRUE(sampler.Start().ok());
   ASSERT_TRUE(sampler.RegisterCurrentThread(nullptr).ok());
   calls_in_handler = 0;
-  watching = true;
+  watched_handler_runs = &Sampler::HandlerRuns;
   WorkNear(700'000'000);
-  watching = false;
+  watched_handler_runs = nullptr;
   sampler.Stop();
   EXPECT_GT(sampler.Records()[0]->expected.load(), 500u);
   EXPECT_EQ(calls_in_handler, 0);

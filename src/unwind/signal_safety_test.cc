@@ -4,9 +4,7 @@
 // stack.
 //
 // Proves: A2
-#include <dlfcn.h>
 #include <gtest/gtest.h>
-#include <link.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
@@ -15,65 +13,18 @@
 
 #include <cstdint>
 
+#include "base/handler_watch.h"
 #include "unwind/native_unwinder.h"
 #include "unwind/unwind_test_util.h"
-
-namespace {
-
-// Set while a handler is in Step. Plain variables: thread-local ones might allocate.
-volatile bool in_step = false;
-volatile int forbidden_calls = 0;
-
-}  // namespace
-
-#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
-static void Note() {
-  if (in_step) forbidden_calls = forbidden_calls + 1;
-}
-
-// These take the place of libc's for the whole program.
-extern "C" {
-void* __libc_malloc(std::size_t size);
-void __libc_free(void* block);
-void* __libc_calloc(std::size_t count, std::size_t size);
-void* __libc_realloc(void* block, std::size_t size);
-
-void* malloc(std::size_t size) {
-  Note();
-  return __libc_malloc(size);
-}
-void free(void* block) {
-  Note();
-  __libc_free(block);
-}
-void* calloc(std::size_t count, std::size_t size) {
-  Note();
-  return __libc_calloc(count, size);
-}
-void* realloc(void* block, std::size_t size) {
-  Note();
-  return __libc_realloc(block, size);
-}
-int pthread_mutex_lock(pthread_mutex_t* mutex) {
-  Note();
-  static const auto next =
-      reinterpret_cast<int (*)(pthread_mutex_t*)>(dlsym(RTLD_NEXT, "pthread_mutex_lock"));
-  return next(mutex);
-}
-int dl_iterate_phdr(int (*callback)(dl_phdr_info*, std::size_t, void*), void* data) {
-  Note();
-  static const auto next = reinterpret_cast<decltype(&dl_iterate_phdr)>(dlsym(RTLD_NEXT, "dl_iterate_phdr"));
-  return next(callback, data);
-}
-}
-#endif
 
 namespace stackpipe {
 namespace {
 
+using testing::calls_in_handler;
 using testing::CurrentStack;
 using testing::RegistersOf;
 
+volatile bool in_step = false;
 const NativeUnwinder* unwinder = nullptr;
 StackBounds stack_bounds;
 std::size_t frame_count = 0;
@@ -94,7 +45,8 @@ class SignalSafetyTest : public ::testing::Test {
     unwinder = &unwinder_;
     stack_bounds = CurrentStack();
     stop_reason = StopReason::kNotWalked;
-    forbidden_calls = 0;
+    calls_in_handler = 0;
+    testing::watched_handler_runs = [] { return bool{in_step}; };
   }
   void TearDown() override { signal(SIGUSR1, SIG_DFL); }
 
@@ -109,9 +61,6 @@ class SignalSafetyTest : public ::testing::Test {
 };
 
 TEST_F(SignalSafetyTest, CallsNothingThatLocksOrAllocates) {
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-  GTEST_SKIP() << "the sanitizers' own malloc and locks cannot be replaced";
-#endif
   SetHandler([](int, siginfo_t*, void* context) {
     in_step = true;
     WalkHere(context);
@@ -125,14 +74,14 @@ TEST_F(SignalSafetyTest, CallsNothingThatLocksOrAllocates) {
   });
   EXPECT_EQ(stop_reason, StopReason::kComplete);
   EXPECT_GT(frame_count, 5u);
-  EXPECT_EQ(forbidden_calls, 0);
+  EXPECT_EQ(calls_in_handler, 0);
 
   // That the trap works.
   in_step = true;
   void* volatile block = malloc(1);
   free(block);
   in_step = false;
-  EXPECT_EQ(forbidden_calls, 2);
+  EXPECT_EQ(calls_in_handler, 2);
 }
 
 TEST_F(SignalSafetyTest, KeepsErrno) {
@@ -169,9 +118,6 @@ std::size_t StackUse(void (*handler)(int, siginfo_t*, void*)) {
 }
 
 TEST_F(SignalSafetyTest, UsesLittleStack) {
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-  GTEST_SKIP() << "the sanitizers' frames are larger";
-#endif
   const std::size_t floor = StackUse([](int, siginfo_t*, void*) {});
   const std::size_t with_walk = StackUse([](int, siginfo_t*, void* context) { WalkHere(context); });
   EXPECT_EQ(stop_reason, StopReason::kComplete);
