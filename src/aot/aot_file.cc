@@ -66,6 +66,7 @@ Result<AotImageRegistration> OpenLoadedAotFile(std::uintptr_t address) {
   image.size = source.value()->code_size();
   const std::string_view file = source.value()->path();  // lives as long as the source
   image.name = file.substr(file.rfind('/') + 1);
+  image.origin = {path, source.value()->build_id(), object->bias};
   image.source = std::move(source.value());
   return image;
 }

@@ -39,6 +39,7 @@ struct AotImages::Image {
   std::size_t size = 0;
   AotMethodTable table;
   std::unique_ptr<AotSource> source;
+  AotOrigin origin;
 
   AotCache cache;
 
@@ -143,6 +144,7 @@ Result<CodeId> AotImages::RegisterImage(AotImageRegistration registration) {
   image->size = registration.size;
   image->table = table;
   image->source = std::move(registration.source);
+  image->origin = std::move(registration.origin);
 
   const LockGuard guard(lock_);
   const Snapshot* old_snapshot = snapshot_.load();
@@ -291,6 +293,19 @@ AotResult AotImages::Find(CodeId id, std::uintptr_t pc, AotHit* out) const {
   if (!image->FindStart(pc - image->start, out) || !image->source->Decode(out->method, &code))
     return AotResult::kNoMethod;
   return image->Finish(pc - image->start, code, out);
+}
+
+bool AotImages::DescribeImage(CodeId id, AotHit* range, AotOrigin* origin) const {
+  if (!lock_.ok()) return false;
+  const Image* image = nullptr;
+  {
+    const LockGuard guard(lock_);
+    image = FindKnown(id);
+  }
+  if (image == nullptr) return false;
+  *range = {.image = id, .kind = CodeKind::kAot, .start = image->start, .size = image->size};
+  *origin = image->origin;
+  return true;
 }
 
 bool AotImages::Describe(CodeId id, std::uint32_t method, AotName* out) const {

@@ -29,6 +29,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -39,6 +40,13 @@
 
 namespace stackpipe {
 
+// The file that an image came from, as a trace names it.
+struct AotOrigin {
+  std::string path;                    // empty = none
+  std::vector<std::uint8_t> build_id;  // empty = none
+  std::uintptr_t base = 0;             // where the file's address 0 lies
+};
+
 struct AotImageRegistration {
   std::uintptr_t start = 0;
   std::size_t size = 0;  // below 4 GB
@@ -46,6 +54,7 @@ struct AotImageRegistration {
   std::uint64_t module_id = 0;  // as in CodeRegistration
   std::uint64_t owner = 0;      // as in CodeRegistration
   std::string_view name = {};   // of the image, for the code map; copied
+  AotOrigin origin = {};
 };
 
 // A method, copied out: it stays valid whatever happens to its image.
@@ -99,7 +108,7 @@ class AotImages {
   // log2 of the number of the image's methods, at most 32 items of a bucket, one AotSource::Decode, and at
   // most 130 attempts to exchange a word.
   AotResult Decode(std::uintptr_t pc, AotHit* out) const noexcept {
-    const Snapshot* snapshot = snapshot_.load(std::memory_order_acquire);
+    const Snapshot* snapshot = snapshot_.load();
     return snapshot == nullptr ? AotResult::kNoImage : DecodeIn(*snapshot, pc, out);
   }
 
@@ -111,6 +120,9 @@ class AotImages {
 
   // As Decode, for an image that is known, closed or not; the method is not noted.
   AotResult Find(CodeId image, std::uintptr_t pc, AotHit* out) const;
+
+  // Tells the range of an image that is known, and where it came from. False: unknown image.
+  bool DescribeImage(CodeId image, AotHit* range, AotOrigin* origin) const;
 
   // Names a method that is known. False: unknown image or method.
   bool Describe(CodeId image, std::uint32_t method, AotName* out) const;
@@ -146,7 +158,8 @@ class AotImages {
   // The images that handlers can find; null: none. Invariant: what this points to, and the images in it, are
   // constant but for their caches and `closed`, do not overlap, and are freed only by a Reclaim(true) which
   // comes after a Reclaim that came after the snapshot was replaced, or by the destructor. Pairs:
-  // RegisterImage and Prune store (release), Decode loads (acquire), once.
+  // RegisterImage and Prune store, Decode loads, once. Sequentially consistent: a handler counts itself
+  // before it loads this, and a grace period stores this before it looks at the count.
   std::atomic<const Snapshot*> snapshot_{nullptr};
   static_assert(std::atomic<const Snapshot*>::is_always_lock_free);
 

@@ -2,7 +2,7 @@
 //
 // The handler calls nothing that locks or allocates, and uses little stack.
 //
-// Proves: A2
+// Proves: A2, A7
 #include <gtest/gtest.h>
 #include <pthread.h>
 #include <sys/mman.h>
@@ -10,8 +10,10 @@
 #include <cstdlib>
 #include <cstring>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "aot/aot_file.h"
 #include "base/handler_watch.h"
 #include "sampler/sampler.h"
 
@@ -40,6 +42,7 @@ void WorkNear(std::uint64_t wall_ns) {
 TEST(HandlerSafetyTest, TheWatchSeesCallsFromHandlers) {
   // A walker that allocates: what the watch is there to find.
   CodeMap code;
+  AotImages images(code);
   NativeUnwinder native;
   ASSERT_TRUE(native.Refresh(true).ok());
   const auto start = reinterpret_cast<std::uintptr_t>(&WorkNear);
@@ -53,7 +56,7 @@ TEST(HandlerSafetyTest, TheWatchSeesCallsFromHandlers) {
     std::free(block);
     frames->Add(1);
   };
-  Sampler sampler({.period_ns = 200'000}, code, native);
+  Sampler sampler({.period_ns = 200'000}, code, images, native);
   ASSERT_TRUE(sampler.Start().ok());
   ASSERT_TRUE(sampler.RegisterCurrentThread(&bad).ok());
   calls_in_handler = 0;
@@ -71,9 +74,14 @@ TEST(HandlerSafetyTest, TheWatchSeesCallsFromHandlers) {
 
 TEST(HandlerSafetyTest, TheHandlerAllocatesAndLocksNothing) {
   CodeMap code;
+  AotImages images(code);
   NativeUnwinder native;
   ASSERT_TRUE(native.Refresh(true).ok());
-  Sampler sampler({.period_ns = 100'000, .ring_bytes = 1 << 20}, code, native);
+  // This program is an AOT image, so the handler decodes methods, too.
+  Result<AotImageRegistration> image = OpenLoadedAotFile(reinterpret_cast<std::uintptr_t>(&WorkNear));
+  ASSERT_TRUE(image.ok());
+  ASSERT_TRUE(images.RegisterImage(std::move(image.value())).ok());
+  Sampler sampler({.period_ns = 100'000, .ring_bytes = 1 << 20}, code, images, native);
   ASSERT_TRUE(sampler.Start().ok());
   ASSERT_TRUE(sampler.RegisterCurrentThread(nullptr).ok());
   calls_in_handler = 0;
@@ -83,6 +91,9 @@ TEST(HandlerSafetyTest, TheHandlerAllocatesAndLocksNothing) {
   sampler.Stop();
   EXPECT_GT(sampler.Records()[0]->expected.load(), 500u);
   EXPECT_EQ(calls_in_handler, 0);
+  std::vector<AotHit> seen;
+  images.TakeSeen(&seen);
+  EXPECT_FALSE(seen.empty());
 }
 
 // The stack that the handler uses, measured on an alternate stack that was painted.
@@ -113,9 +124,10 @@ TEST(HandlerSafetyTest, TheHandlerUsesLittleStack) {
   sigaction(SIGPROF, &before, nullptr);
 
   CodeMap code;
+  AotImages images(code);
   NativeUnwinder native;
   ASSERT_TRUE(native.Refresh(true).ok());
-  Sampler sampler({.period_ns = 200'000}, code, native);
+  Sampler sampler({.period_ns = 200'000}, code, images, native);
   ASSERT_TRUE(sampler.Start().ok());
   ASSERT_TRUE(sampler.RegisterCurrentThread(nullptr).ok());
   WorkNear(200'000'000);

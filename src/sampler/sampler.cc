@@ -60,8 +60,9 @@ bool PendingAnywhere(int signal) {
 
 }  // namespace
 
-Sampler::Sampler(const SamplerOptions& options, const CodeMap& code, const NativeUnwinder& native)
-    : options_(options), code_(code), native_(native) {}
+Sampler::Sampler(const SamplerOptions& options, const CodeMap& code, const AotImages& images,
+                 const NativeUnwinder& native)
+    : options_(options), code_(code), images_(images), native_(native) {}
 
 Sampler::~Sampler() {
   Stop();
@@ -310,9 +311,15 @@ void Sampler::Sample(ThreadRecord* record, bool woke, int overrun, const void* u
     sample->ticks = ticks;
     sample->epoch = code_.epoch();
     FrameBuffer frames(sample->pcs(), options_.frames_max);
-    const WalkResult walk = Walk(ucontext, record->stack, code_, native_, record->walker, &frames);
+    const WalkResult walk = Walk(ucontext, record->stack, code_, images_, native_, record->walker, &frames);
+    const bool handed_over = frames.seen() > walk.native_frames;
     sample->elided = static_cast<std::uint32_t>(frames.elided());
     sample->frame_count = static_cast<std::uint16_t>(frames.Finish());
+    // What the runtime's walker found may be in AOT images too. The walk has decoded the rest.
+    for (std::size_t i = 0; handed_over && i < sample->frame_count; ++i) {
+      AotHit method;
+      images_.Decode(sample->pcs()[i], &method);
+    }
     sample->native_frames = static_cast<std::uint16_t>(walk.native_frames);
     sample->state = walk.state;
     sample->stop = sample->elided != 0 ? StopReason::kDepth : walk.stop;

@@ -103,8 +103,9 @@ struct SamplerOptions {
 
 class Sampler {
  public:
-  // `code` and `native` must outlive the sampler.
-  Sampler(const SamplerOptions& options, const CodeMap& code, const NativeUnwinder& native);
+  // `code`, `images` and `native` must outlive the sampler.
+  Sampler(const SamplerOptions& options, const CodeMap& code, const AotImages& images,
+          const NativeUnwinder& native);
   ~Sampler();
   Sampler(const Sampler&) = delete;
   Sampler& operator=(const Sampler&) = delete;
@@ -152,6 +153,7 @@ class Sampler {
 
   const SamplerOptions options_;
   const CodeMap& code_;
+  const AotImages& images_;
   const NativeUnwinder& native_;
 
   // Guards record_count_, the growth of records_, the state kFree -> kActive, installed_, and the life of all

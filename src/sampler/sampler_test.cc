@@ -57,8 +57,9 @@ class SamplerTest : public testing::Test {
   }
 
   CodeMap code_;
+  AotImages images_{code_};
   NativeUnwinder native_;
-  Sampler sampler_{SamplerOptions{.period_ns = 1'000'000, .ring_bytes = 4 << 20}, code_, native_};
+  Sampler sampler_{SamplerOptions{.period_ns = 1'000'000, .ring_bytes = 4 << 20}, code_, images_, native_};
 };
 
 TEST_F(SamplerTest, CountsEachTickOfARunningThread) {
@@ -86,7 +87,7 @@ TEST_F(SamplerTest, CountsEachTickOfARunningThread) {
 
 TEST_F(SamplerTest, CountsTicksThatFindNoRoom) {
   Sampler::AfterForkInChild();  // the fixture's sampler makes way
-  Sampler tight(SamplerOptions{.period_ns = 1'000'000, .ring_bytes = 4096}, code_, native_);
+  Sampler tight(SamplerOptions{.period_ns = 1'000'000, .ring_bytes = 4096}, code_, images_, native_);
   ASSERT_TRUE(tight.Start().ok());
   ASSERT_TRUE(tight.RegisterCurrentThread(nullptr).ok());
   SpinUntil([&tight] { return tight.Records()[0]->ring_full.load() > 0; });
@@ -171,9 +172,10 @@ TEST(SamplerSignalTest, PassesForeignSignalsOnAndPutsTheDispositionBack) {
   struct sigaction original {};
   sigaction(SIGPROF, &mine, &original);
   CodeMap code;
+  AotImages images(code);
   NativeUnwinder native;
   {
-    Sampler sampler({}, code, native);
+    Sampler sampler({}, code, images, native);
     ASSERT_TRUE(sampler.Start().ok());
     ASSERT_TRUE(sampler.RegisterCurrentThread(nullptr).ok());
     raise(SIGPROF);
@@ -195,7 +197,7 @@ TEST(SamplerSignalTest, PassesForeignSignalsOnAndPutsTheDispositionBack) {
 }
 
 TEST_F(SamplerTest, OneSamplerAtATime) {
-  Sampler second({}, code_, native_);
+  Sampler second({}, code_, images_, native_);
   EXPECT_EQ(second.Start().code(), StatusCode::kLimit);
 }
 

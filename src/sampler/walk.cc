@@ -26,6 +26,30 @@ bool IsManaged(CodeKind kind) {
          kind == CodeKind::kInterpreter;
 }
 
+// What a walk needs to know of the code at a pc.
+struct CodeAt {
+  CodeKind kind = CodeKind::kNative;
+  bool is_runtimes = false;  // its runtime's walker must walk it
+};
+
+// Registered code is a runtime's, but for native code and for AOT images: those have CFI, as native code has,
+// or are met as code without any.
+CodeAt Identify(const CodeMap& code, const AotImages& images, std::uintptr_t pc) noexcept {
+  CodeHit hit;
+  if (!code.Lookup(pc, &hit)) return {};
+  if (hit.kind != CodeKind::kAot) return {hit.kind, hit.kind != CodeKind::kNative};
+  AotHit method;
+  switch (images.Decode(pc, &method)) {
+    case AotResult::kNoImage:  // a precompiled method that a runtime registered by itself
+      return {hit.kind, true};
+    case AotResult::kNoMethod:
+      return {};
+    case AotResult::kFound:
+      return {method.kind, false};
+  }
+  return {};
+}
+
 // Hands the stack over to the runtime's walker, which starts at the frame that `regs` stand in. Where it
 // finds nothing, the walk ends there, with this frame. A stub is no frame (row A4): the walker begins with
 // its caller.
@@ -47,7 +71,7 @@ WalkResult HandOver(const RuntimeWalker& walker, const void* ucontext, Registers
 
 }  // namespace
 
-WalkResult Walk(const void* ucontext, const StackBounds& stack, const CodeMap& code,
+WalkResult Walk(const void* ucontext, const StackBounds& stack, const CodeMap& code, const AotImages& images,
                 const NativeUnwinder& native, const RuntimeWalker* walker, FrameBuffer* frames) noexcept {
   WalkResult result;
   const bool runtime_ready = walker != nullptr && walker->ready(walker->data);
@@ -55,22 +79,22 @@ WalkResult Walk(const void* ucontext, const StackBounds& stack, const CodeMap& c
   bool is_caller = false;
   for (std::size_t i = 0; i < FrameBuffer::kMaxWalked; ++i) {
     const std::uint64_t pc = is_caller ? regs.pc - 1 : regs.pc;
-    CodeHit hit;
-    const bool known = code.Lookup(pc, &hit);
-    if (i == 0) {
-      result.state = known && IsManaged(hit.kind) ? SampleState::kManaged : SampleState::kExternal;
+    const CodeAt at = Identify(code, images, pc);
+    if (i == 0) result.state = IsManaged(at.kind) ? SampleState::kManaged : SampleState::kExternal;
+    if (at.is_runtimes && runtime_ready) {
+      return HandOver(*walker, ucontext, regs, is_caller, at.kind, frames, result);
     }
-    if (known && runtime_ready) return HandOver(*walker, ucontext, regs, is_caller, hit.kind, frames, result);
     StopReason reason = StopReason::kComplete;
     Registers caller = regs;
     bool caller_is_caller = is_caller;
     const bool stepped = native.Step(&caller, &caller_is_caller, stack, &reason);
-    // Code that is neither registered nor described by call frame information, on a thread of the runtime's:
-    // a stub. The runtime knows its stubs, or goes on from where managed code was last left.
+    // Code that call frame information does not describe, on a thread of the runtime's: a stub, or a method
+    // of an AOT image that is the runtime's. The runtime knows both, or goes on from where managed code was
+    // last left.
     if (!stepped && reason == StopReason::kUnknownCode && runtime_ready) {
       return HandOver(*walker, ucontext, regs, is_caller, CodeKind::kTrampoline, frames, result);
     }
-    if (!known || hit.kind != CodeKind::kTrampoline) frames->Add(pc);
+    if (at.kind != CodeKind::kTrampoline) frames->Add(pc);
     if (!stepped) {
       result.native_frames = frames->seen();
       result.stop = reason;
