@@ -26,7 +26,10 @@ struct DomainEvent {
   LifecyclePhase phase;
   DomainSnapshot domain;
 };
-struct CodeRetired {
+struct AotImageOpened {
+  CodeId id;
+};
+struct CodeRetired {  // an AOT image, too
   CodeId id;
 };
 struct ThreadNamed {
@@ -37,7 +40,7 @@ struct ThreadNamed {
 struct LifecycleEvent {
   std::uint64_t time_ns = 0;
   std::int32_t tid = 0;  // of the thread that told
-  std::variant<ModuleEvent, DomainEvent, CodeRetired, ThreadNamed> what;
+  std::variant<ModuleEvent, DomainEvent, AotImageOpened, CodeRetired, ThreadNamed> what;
 };
 
 class EventQueue {

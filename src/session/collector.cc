@@ -13,16 +13,19 @@ constexpr std::uint64_t kLateNsMax = 150'000'000;
 
 }  // namespace
 
-Collector::Collector(SampleMode mode, Sampler& sampler, EventQueue& queue, CodeMap& code,
-                     NativeUnwinder& native, TraceWriter& writer)
-    : mode_(mode), sampler_(sampler), queue_(queue), code_(code), native_(native), writer_(writer) {}
+Collector::Collector(SampleMode mode, Sampler& sampler, EventQueue& queue, CodeMap& code, AotImages& images,
+                     HandlerTables& tables, TraceWriter& writer)
+    : mode_(mode),
+      sampler_(sampler),
+      queue_(queue),
+      code_(code),
+      images_(images),
+      tables_(tables),
+      writer_(writer) {}
 
 void Collector::Round() {
-  if (native_.Stale()) {
-    const bool changed = native_.Refresh(sampler_.GraceOver()).ok();
-    sampler_.StartGrace(sampler_.Records());
-    if (changed) writer_.NativeObjectsChanged(written_until_ns_);
-  }
+  tables_.Refresh();
+  if (tables_.TakeObjectsChanged()) writer_.NativeObjectsChanged(written_until_ns_);
   Drain(false);
 }
 
@@ -68,12 +71,17 @@ void Collector::Drain(bool everything) {
   std::stable_sort(items_.begin(), items_.end(),
                    [](const Item& a, const Item& b) { return a.time_ns < b.time_ns; });
 
+  // What these samples met was seen before they came into the rings.
+  images_.TakeSeen(&seen_);
+  AnnounceSeen();
+
   std::size_t events_written = 0;
   bool waiting = false;
   for (const Item& item : items_) {
     if (item.sample == nullptr) {
       writer_.Write(events_[item.source]);
       ++events_written;
+      if (!seen_.empty()) AnnounceSeen();  // an image may have opened
       continue;
     }
     if (!Resolve(*item.sample) && !everything && now - item.time_ns < kLateNsMax) {
@@ -113,7 +121,10 @@ void Collector::Drain(bool everything) {
   }
   // Whatever was not taken was sampled after the clock was read, hence at `epoch` or later; unless a handler
   // is still running, or a sample waits.
-  if (until == now && !waiting) code_.TrimHistory(epoch);
+  if (until == now && !waiting) {
+    code_.TrimHistory(epoch);
+    tables_.Reclaim(epoch);
+  }
   if (writer_.WantsSequencePoint()) writer_.SequencePoint(written_until_ns_);
 }
 
@@ -143,8 +154,13 @@ CodeId Collector::ResolveFrame(std::uint64_t pc, CodeEpoch epoch, bool managed) 
   return 0;
 }
 
+void Collector::AnnounceSeen() {
+  std::erase_if(seen_,
+                [this](const AotHit& method) { return writer_.AnnounceSeen(method, written_until_ns_); });
+}
+
 bool Collector::Announce(CodeId id, std::uint64_t pc, std::uint64_t time_ns) {
-  return id != 0 ? writer_.AnnounceCode(id, time_ns) : writer_.AnnounceNative(pc, time_ns);
+  return id != 0 ? writer_.AnnounceCode(id, pc, time_ns) : writer_.AnnounceNative(pc, time_ns);
 }
 
 void Collector::Count(Thread* thread, bool written, std::uint64_t ticks) {

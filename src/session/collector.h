@@ -18,6 +18,7 @@
 
 #include "lifecycle/event_queue.h"
 #include "sampler/sampler.h"
+#include "session/handler_tables.h"
 #include "session/trace_writer.h"
 
 namespace stackpipe {
@@ -25,8 +26,8 @@ namespace stackpipe {
 // Collector thread only.
 class Collector {
  public:
-  Collector(SampleMode mode, Sampler& sampler, EventQueue& queue, CodeMap& code, NativeUnwinder& native,
-            TraceWriter& writer);
+  Collector(SampleMode mode, Sampler& sampler, EventQueue& queue, CodeMap& code, AotImages& images,
+            HandlerTables& tables, TraceWriter& writer);
 
   // Takes and writes what is ready.
   void Round();
@@ -79,6 +80,8 @@ class Collector {
   // Finds the code of each frame, into ids_. False: a frame is of code whose registration has not come yet.
   bool Resolve(const RawSample& raw);
   CodeId ResolveFrame(std::uint64_t pc, CodeEpoch epoch, bool managed) const;
+  // Makes the stream name what handlers decoded first, as far as their images are open in the stream.
+  void AnnounceSeen();
   // Makes the stream name a frame of registered code (`id`), or of native code (0).
   bool Announce(CodeId id, std::uint64_t pc, std::uint64_t time_ns);
   void WriteSample(ThreadRecord* record, const RawSample& raw);
@@ -98,11 +101,13 @@ class Collector {
   Sampler& sampler_;
   EventQueue& queue_;
   CodeMap& code_;
-  NativeUnwinder& native_;
+  AotImages& images_;
+  HandlerTables& tables_;
   TraceWriter& writer_;
 
   std::vector<Thread> threads_;         // by ThreadRecord::index
   std::vector<LifecycleEvent> events_;  // taken, not written yet
+  std::vector<AotHit> seen_;            // methods of AOT images, taken, not told yet
   std::vector<Item> items_;
   std::vector<Pending> pending_;
   std::vector<std::uint64_t> stack_;

@@ -14,10 +14,13 @@
 #include <new>
 #include <optional>
 
+#include "aot/aot_file.h"
+#include "aot/aot_images.h"
 #include "lifecycle/event_queue.h"
 #include "sampler/sampler.h"
 #include "session/collector.h"
 #include "session/file_sink.h"
+#include "session/handler_tables.h"
 #include "session/progress_block.h"
 #include "session/trace_writer.h"
 
@@ -53,7 +56,8 @@ struct Session::Impl {
         sampler(
             SamplerOptions{
                 .period_ns = given.period_ns, .frames_max = given.frames_max, .ring_bytes = RingBytes(given)},
-            code, native) {}
+            code, images, native),
+        tables(sampler, native, images) {}
   ~Impl() {
     if (progress != nullptr) munmap(progress, sizeof *progress);
   }
@@ -75,9 +79,11 @@ struct Session::Impl {
 
   const SessionOptions options;
   CodeMap code;
+  AotImages images{code};
   NativeUnwinder native;
   EventQueue queue;
   Sampler sampler;
+  HandlerTables tables;
   FileSink sink;
   std::optional<TraceWriter> writer;
   std::optional<Collector> collector;
@@ -177,8 +183,8 @@ void Session::Impl::ShowProgress() {
 }
 
 void Session::Impl::Run() {
-  writer.emplace(sink, port::CurrentTid(), code, native);
-  collector.emplace(options.mode, sampler, queue, code, native, *writer);
+  writer.emplace(sink, port::CurrentTid(), code, images, native);
+  collector.emplace(options.mode, sampler, queue, code, images, tables, *writer);
   writer->Begin(options);
   std::uint64_t last_flush = port::NowNs();
   while (!stop.load() && end_signal.load() == 0 &&
@@ -234,14 +240,25 @@ Session::Session(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 
 Session::~Session() { End(); }
 
-bool Session::active() const { return impl_->active.load(); }
+bool Session::active() const { return impl_->active.load() && !Impl::forked.load(); }
 
 CodeMap& Session::code() { return impl_->code; }
+
+Result<CodeId> Session::RegisterAotImage(const void* address) {
+  if (!active()) return CodeId{0};
+  Result<AotImageRegistration> image = OpenLoadedAotFile(reinterpret_cast<std::uintptr_t>(address));
+  if (!image.ok()) return image.status();
+  // Its frames can be walked from the first one on; and not by what is known of an object that lay there.
+  impl_->tables.Refresh();
+  const Result<CodeId> id = impl_->images.RegisterImage(std::move(image.value()));
+  if (id.ok()) impl_->queue.Push(AotImageOpened{id.value()});
+  return id;
+}
 
 void Session::RetireCode(CodeId id) {
   // Told first: once the map forgets a description (TrimHistory), the collector must have heard of the end.
   if (active()) impl_->queue.Push(CodeRetired{id});
-  (void)impl_->code.Unregister(id);
+  if (!impl_->images.UnregisterImage(id).ok()) (void)impl_->code.Unregister(id);
   if (!active()) impl_->code.TrimHistory(impl_->code.epoch());
 }
 

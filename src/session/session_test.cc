@@ -21,83 +21,14 @@
 #include <thread>
 #include <vector>
 
-#include "nettrace/clr_events.h"
-#include "nettrace/reader.h"
 #include "platform/port.h"
 #include "session/progress_block.h"
+#include "session/read_back.h"
 
 namespace stackpipe {
 namespace {
 
-// What the tests ask of a trace. Names are resolved from what stands before a sample, as the format promises.
-struct ReadBack : nettrace::Visitor {
-  struct Frame {
-    std::uint64_t pc;
-    std::string name;
-  };
-  struct Sample {
-    std::uint64_t time, tid, weight;
-    std::uint8_t flags;
-    std::vector<Frame> frames;
-  };
-  std::map<std::uint64_t, nettrace::Method> live;
-  std::vector<Sample> samples;
-  std::vector<std::string> order;  // "unloading a.dll", ...
-  std::vector<std::uint64_t> times;
-  std::map<std::int32_t, nettrace::Totals> totals;
-  nettrace::SessionEnd end;
-  nettrace::ReadSummary summary;
-
-  explicit ReadBack(const std::string& path) {
-    auto source = nettrace::OpenFile(path.c_str());
-    if (source.ok()) summary = nettrace::Read(*source.value(), *this);
-  }
-
-  void OnEvent(const nettrace::Event& event) override {
-    const std::string& provider = event.type->provider;
-    times.push_back(event.timestamp);
-    if (provider == nettrace::kSampleProvider) {
-      nettrace::Sample sample;
-      ASSERT_TRUE(nettrace::Decode(event.payload, &sample));
-      Sample out{event.timestamp, event.thread_id, sample.weight_ns, sample.flags, {}};
-      for (const std::uint64_t pc : event.stack) out.frames.push_back({pc, NameOf(pc)});
-      samples.push_back(std::move(out));
-    } else if (provider == nettrace::kRuntimeProvider &&
-               (event.type->event_id == 143 || event.type->event_id == 144)) {
-      nettrace::Method method;
-      ASSERT_TRUE(nettrace::Decode(event.payload, event.type->version, &method));
-      if (event.type->event_id == 143) {
-        EXPECT_TRUE(live.emplace(method.start, method).second) << method.name;
-      } else {
-        EXPECT_EQ(live.erase(method.start), 1u) << method.name;
-      }
-    } else if (provider == nettrace::kStackpipeProvider && event.type->event_id == 4) {
-      nettrace::ThreadTotals thread;
-      ASSERT_TRUE(nettrace::Decode(event.payload, &thread));
-      totals[thread.thread_id] = thread.totals;
-    } else if (provider == nettrace::kStackpipeProvider && event.type->event_id == 5) {
-      ASSERT_TRUE(nettrace::Decode(event.payload, &end));
-    } else if (provider == nettrace::kStackpipeProvider && event.type->event_id == 6) {
-      nettrace::ModulePhase phase;
-      ASSERT_TRUE(nettrace::Decode(event.payload, &phase));
-      constexpr const char* kNames[] = {"loading", "loaded", "unloading", "unloaded"};
-      order.push_back(std::string(kNames[phase.phase]) + " " + phase.path);
-    }
-  }
-
-  std::string NameOf(std::uint64_t pc) const {
-    auto it = live.upper_bound(pc);
-    if (it == live.begin()) return {};
-    --it;
-    return pc < it->second.start + it->second.size ? it->second.name : std::string();
-  }
-
-  std::uint64_t WeightOf(std::uint64_t tid) const {
-    std::uint64_t sum = 0;
-    for (const Sample& sample : samples) sum += sample.tid == tid ? sample.weight : 0;
-    return sum;
-  }
-};
+using testing::ReadBack;
 
 volatile unsigned sink = 0;
 
@@ -108,7 +39,7 @@ __attribute__((noinline)) void Spin(std::uint64_t cpu_ns) {
   }
 }
 
-class SessionTest : public testing::Test {
+class SessionTest : public ::testing::Test {
  protected:
   void SetUp() override {
     char name[] = "/tmp/stackpipe-session-XXXXXX";

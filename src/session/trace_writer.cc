@@ -64,13 +64,19 @@ nettrace::Module ModuleOf(const ModuleSnapshot& module) {
   return out;
 }
 
-std::string BaseName(const std::string& path) { return path.substr(path.rfind('/') + 1); }
+// Of a function without a name: "libc.so.6+0x1234".
+std::string OffsetName(const std::string& path, std::uint64_t offset) {
+  char digits[32];
+  std::snprintf(digits, sizeof digits, "+0x%lx", static_cast<unsigned long>(offset));
+  return path.substr(path.rfind('/') + 1) + digits;
+}
 
 }  // namespace
 
 TraceWriter::TraceWriter(nettrace::Sink& sink, std::int32_t capture_tid, const CodeMap& code,
-                         const NativeUnwinder& native)
+                         const AotImages& images, const NativeUnwinder& native)
     : code_(code),
+      images_(images),
       native_(native),
       writer_(sink, static_cast<std::uint64_t>(capture_tid)),
       capture_tid_(capture_tid) {}
@@ -127,23 +133,87 @@ TraceWriter::Told& TraceWriter::ToldOf(CodeId id) {
   return code_told_[id];
 }
 
-bool TraceWriter::AnnounceCode(CodeId id, std::uint64_t time_ns) {
-  Told& told = ToldOf(id);
-  if (told != Told::kNothing) return told == Told::kLoad;
-  nettrace::Method method;
-  nettrace::CodeInfo info;
-  if (!MethodOf(id, &method, &info)) return false;
-  told = Told::kLoad;
+void TraceWriter::Load(const nettrace::CodeInfo& info, const nettrace::Method& method,
+                       std::uint64_t time_ns) {
   Encode(info, &payload_);
   Event(nettrace::kCodeInfoType, time_ns);
   Encode(method, &payload_);
   Event(nettrace::kMethodLoadVerboseType, time_ns);
+}
+
+bool TraceWriter::AnnounceCode(CodeId id, std::uint64_t pc, std::uint64_t time_ns) {
+  if (ToldOf(id) == Told::kNothing && !OpenAotImage(id, time_ns)) {
+    nettrace::Method method;
+    nettrace::CodeInfo info;
+    if (!MethodOf(id, &method, &info)) return false;
+    ToldOf(id) = Told::kLoad;
+    Load(info, method, time_ns);
+  }
+  AotHit hit;
+  if (ToldOf(id) != Told::kImage) return ToldOf(id) == Told::kLoad;
+  return images_.Find(id, pc, &hit) == AotResult::kFound && AnnounceSeen(hit, time_ns);
+}
+
+bool TraceWriter::AnnounceSeen(const AotHit& hit, std::uint64_t time_ns) {
+  const auto open = open_images_.find(hit.image);
+  if (open == open_images_.end()) return ToldOf(hit.image) == Told::kUnload;
+  OpenImage& image = open->second;
+  AotName name;
+  if (image.methods.count(hit.method) != 0) return true;
+  if (!images_.Describe(hit.image, hit.method, &name)) return false;
+  if (name.name.empty()) name.name = OffsetName(image.origin.path, hit.start - image.origin.base);
+  nettrace::Method& method = image.methods[hit.method];
+  method.method_id = next_native_id_++;
+  method.module_id = image.module.module_id;
+  method.start = hit.start;
+  method.size = static_cast<std::uint32_t>(hit.size);
+  method.flags = nettrace::kMethodFlagJitted;
+  method.name_space = name.name_space;
+  method.name = name.name;
+  method.signature = name.signature;
+  nettrace::CodeInfo info;
+  info.method_id = method.method_id;
+  info.kind = static_cast<std::int32_t>(name.kind != CodeKind::kUnknown ? name.kind : hit.kind);
+  Load(info, method, time_ns);
   return true;
+}
+
+bool TraceWriter::OpenAotImage(CodeId id, std::uint64_t time_ns) {
+  if (ToldOf(id) != Told::kNothing) return ToldOf(id) == Told::kImage;
+  OpenImage image;
+  if (!images_.DescribeImage(id, &image.range, &image.origin)) return false;
+  ToldOf(id) = Told::kImage;
+  // Code that ran before it was registered has its native names so far.
+  UnloadNatives(image.range.start, image.range.start + image.range.size, time_ns);
+  image.module.module_id = kAotModuleIds + id;
+  image.module.flags = 2;  // native
+  image.module.il_path = image.origin.path;
+  std::copy_n(image.origin.build_id.begin(), std::min<std::size_t>(image.origin.build_id.size(), 16),
+              image.module.native_pdb_signature);
+  Encode(image.module, &payload_);
+  Event(nettrace::kModuleLoadType, time_ns);
+  open_images_.emplace(id, std::move(image));
+  return true;
+}
+
+void TraceWriter::CloseAotImage(CodeId id, std::uint64_t time_ns, std::int32_t tid) {
+  const auto open = open_images_.find(id);
+  if (open == open_images_.end()) return;
+  for (const auto& [index, method] : open->second.methods) {
+    Encode(method, &payload_);
+    Event(nettrace::kMethodUnloadVerboseType, time_ns, tid);
+  }
+  Encode(open->second.module, &payload_);
+  Event(nettrace::kModuleUnloadType, time_ns, tid);
+  open_images_.erase(open);
 }
 
 bool TraceWriter::AnnounceNative(std::uint64_t pc, std::uint64_t time_ns) {
   auto next = natives_.upper_bound(pc);
   if (next != natives_.begin() && pc < std::prev(next)->second.end) return true;
+  for (const auto& [id, image] : open_images_) {
+    if (pc - image.range.start < image.range.size) return false;  // its methods name it, or nothing does
+  }
   NativeSymbol symbol;
   if (!native_.Symbolize(pc, &symbol) || symbol.function_start == 0) return false;
   // Never two names for one address: what overlaps is left as it was told first.
@@ -176,19 +246,14 @@ bool TraceWriter::AnnounceNative(std::uint64_t pc, std::uint64_t time_ns) {
   native.method.flags = nettrace::kMethodFlagJitted;
   native.method.name_space = "native";
   if (symbol.function.empty()) {
-    char offset[32];
-    std::snprintf(offset, sizeof offset, "+0x%lx", static_cast<unsigned long>(start - symbol.object_start));
-    native.method.name = BaseName(symbol.object_path) + offset;
+    native.method.name = OffsetName(symbol.object_path, start - symbol.object_start);
   } else {
     native.method.name = symbol.function;
   }
   nettrace::CodeInfo info;
   info.method_id = native.method_id;
   info.kind = static_cast<std::int32_t>(CodeKind::kNative);
-  Encode(info, &payload_);
-  Event(nettrace::kCodeInfoType, time_ns);
-  Encode(native.method, &payload_);
-  Event(nettrace::kMethodLoadVerboseType, time_ns);
+  Load(info, native.method, time_ns);
   natives_.emplace(start, std::move(native));
   return true;
 }
@@ -200,6 +265,15 @@ void TraceWriter::NativeObjectsChanged(std::uint64_t time_ns) {
       ++it;
       continue;
     }
+    Encode(it->second.method, &payload_);
+    Event(nettrace::kMethodUnloadVerboseType, time_ns);
+    it = natives_.erase(it);
+  }
+}
+
+void TraceWriter::UnloadNatives(std::uint64_t start, std::uint64_t end, std::uint64_t time_ns) {
+  auto it = natives_.lower_bound(start);
+  while (it != natives_.end() && it->first < end) {
     Encode(it->second.method, &payload_);
     Event(nettrace::kMethodUnloadVerboseType, time_ns);
     it = natives_.erase(it);
@@ -259,7 +333,10 @@ void TraceWriter::Write(const LifecycleEvent& event) {
           d->phase == LifecyclePhase::kLoaded ? nettrace::kAppDomainLoadType : nettrace::kAppDomainUnloadType,
           time, tid);
     }
+  } else if (const auto* opened = std::get_if<AotImageOpened>(&event.what)) {
+    OpenAotImage(opened->id, time);
   } else if (const auto* retired = std::get_if<CodeRetired>(&event.what)) {
+    CloseAotImage(retired->id, time, tid);
     nettrace::Method method;
     nettrace::CodeInfo info;
     Told& told = ToldOf(retired->id);
@@ -298,15 +375,25 @@ void TraceWriter::End(const nettrace::SessionEnd& end, std::uint64_t time_ns) {
   for (const CodeId id : live) {
     nettrace::Method method;
     nettrace::CodeInfo info;
-    if (!MethodOf(id, &method, &info)) continue;
+    if (ToldOf(id) == Told::kImage || !MethodOf(id, &method, &info)) continue;
     Encode(method, &payload_);
     Event(nettrace::kMethodDcEndVerboseType, time_ns);
+  }
+  for (const auto& [id, image] : open_images_) {
+    for (const auto& [index, method] : image.methods) {
+      Encode(method, &payload_);
+      Event(nettrace::kMethodDcEndVerboseType, time_ns);
+    }
   }
   for (const auto& [start, native] : natives_) {
     Encode(native.method, &payload_);
     Event(nettrace::kMethodDcEndVerboseType, time_ns);
   }
   for (const auto& [id, module] : modules_) WriteModule(module, nettrace::kModuleDcEndType, time_ns, 0);
+  for (const auto& [id, image] : open_images_) {
+    Encode(image.module, &payload_);
+    Event(nettrace::kModuleDcEndType, time_ns);
+  }
   for (const auto& [id, module] : native_modules_) {
     Encode(module, &payload_);
     Event(nettrace::kModuleDcEndType, time_ns);
