@@ -15,6 +15,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <fstream>
 #include <memory>
 #include <set>
 #include <string>
@@ -335,11 +336,50 @@ TEST_F(AotSessionTest, AnImageThatIsRegisteredLateAndStaysOpen) {
   }
   std::sort(rundown.begin(), rundown.end());
   EXPECT_EQ(rundown, NamesOf(trace, modules[0]));
+  // Nothing is in it but what samples needed; the image itself is no method.
+  for (const auto& [id, method] : trace.rundown) EXPECT_EQ(trace.kinds.count(id), 1u) << method.name;
   // After the end nothing is registered any more.
   const Result<CodeId> late = session_->RegisterAotImage(dlsym(handle_, "aot_spin_run"));
   EXPECT_TRUE(late.ok());
   EXPECT_EQ(late.value(), 0u);
   dlclose(handle_);
+}
+
+// The sample that closes a thread repeats its last stack. That was native code when it was taken, and is
+// not any more: it gets no second name.
+TEST_F(AotSessionTest, AnImageThatIsRegisteredRightBeforeTheThreadEnds) {
+  Record([&] {
+    ASSERT_NO_FATAL_FAILURE(Open(kSpinB));
+    const RunFunction run = Function("aot_spin_run");
+    UntilSamples(30, [&] { run(10'000); });
+    ASSERT_NO_FATAL_FAILURE(Register(kSpinB, run));
+  });
+  const ReadBack trace(options_.output_path);
+  EXPECT_TRUE(trace.summary.complete) << trace.summary.detail;
+  CheckFrames(trace);
+  dlclose(handle_);
+}
+
+// What is kept of a closed image goes once no sample can need it: its file, which the names come from, is not
+// mapped any more.
+TEST_F(AotSessionTest, AClosedImageIsForgotten) {
+  const auto is_mapped = [] {
+    std::ifstream maps("/proc/self/maps");
+    for (std::string line; std::getline(maps, line);) {
+      if (line.find(kSpinA) != std::string::npos) return true;
+    }
+    return false;
+  };
+  Record([&] {
+    ASSERT_NO_FATAL_FAILURE(Open(kSpinA));
+    const RunFunction run = Function("aot_spin_run");
+    ASSERT_NO_FATAL_FAILURE(Register(kSpinA, run));
+    UntilSamples(10, [&] { run(10'000); });
+    ASSERT_NO_FATAL_FAILURE(Close());
+    const std::uint64_t end = port::NowNs() + 60'000'000'000;
+    while (is_mapped() && port::NowNs() < end) usleep(10'000);
+    EXPECT_FALSE(is_mapped());
+  });
 }
 
 TEST_F(AotSessionTest, CodeOfNoMethodStaysWithoutAName) {
