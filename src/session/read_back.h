@@ -94,7 +94,7 @@ struct ReadBack : nettrace::Visitor {
   }
 
   void OnRuntimeEvent(const nettrace::Event& event) {
-    const std::uint32_t id = event.type->event_id;
+    const std::int32_t id = event.type->event_id;
     if (id == 143 || id == 144) {
       nettrace::Method method;
       ASSERT_TRUE(nettrace::Decode(event.payload, event.type->version, &method));
