@@ -218,7 +218,7 @@ TEST_F(AotSessionTest, AWasmModuleIsNamedAgainWhenItIsOpenedElsewhere) {
 
   const ReadBack trace(options_.output_path);
   EXPECT_TRUE(trace.summary.complete) << trace.summary.detail;
-  const std::vector<std::map<std::string, int>> counts = CheckFrames(trace);
+  std::vector<std::map<std::string, int>> counts = CheckFrames(trace);
   const Names chain = {"w2c_sum_below", "w2c_sum_of_sums", "w2c_run", "Z_sumZ_run", "aot_wasm_run"};
   const std::vector<std::uint64_t> modules = ModuleIds(trace);
   ASSERT_EQ(modules.size(), 2u);
@@ -227,7 +227,7 @@ TEST_F(AotSessionTest, AWasmModuleIsNamedAgainWhenItIsOpenedElsewhere) {
     EXPECT_EQ(std::set<std::string>(told.begin(), told.end()).size(), told.size());  // each once
     for (const std::string& name : chain) {
       EXPECT_TRUE(std::binary_search(told.begin(), told.end(), name)) << name;
-      EXPECT_GT(counts[i].at(name), 10) << name;
+      EXPECT_GT(counts[i][name], 10) << name;
     }
     EXPECT_EQ(trace.unloaded_at.count(modules[i]), 1u);
     EXPECT_EQ(trace.module_rundown.count(modules[i]), 0u);
@@ -263,7 +263,7 @@ TEST_F(AotSessionTest, AnAddressThatTwoImagesTakeInTurnHasTheNamesOfItsTime) {
   });
   const ReadBack trace(options_.output_path);
   EXPECT_TRUE(trace.summary.complete) << trace.summary.detail;
-  const std::vector<std::map<std::string, int>> counts = CheckFrames(trace);
+  std::vector<std::map<std::string, int>> counts = CheckFrames(trace);
   int total[2] = {};
   for (std::size_t i = 0; i < loads_.size(); ++i) {
     EXPECT_EQ(loads_[i].code.start, loads_[0].code.start);
@@ -296,7 +296,7 @@ TEST_F(AotSessionTest, MethodsThatOnlyTheHandlerMetAreInTheTrace) {
     ASSERT_NO_FATAL_FAILURE(Close());
   });
   const ReadBack trace(options_.output_path);
-  const std::vector<std::map<std::string, int>> counts = CheckFrames(trace);
+  std::vector<std::map<std::string, int>> counts = CheckFrames(trace);
   const std::vector<std::uint64_t> modules = ModuleIds(trace);
   ASSERT_EQ(modules.size(), 1u);
   const Names told = NamesOf(trace, modules[0]);
@@ -317,10 +317,10 @@ TEST_F(AotSessionTest, AnImageThatIsRegisteredLateAndStaysOpen) {
     UntilSamples(30, [&] { run(10'000); });
   });
   const ReadBack trace(options_.output_path);
-  const std::vector<std::map<std::string, int>> counts = CheckFrames(trace);
+  std::vector<std::map<std::string, int>> counts = CheckFrames(trace);
   const std::vector<std::uint64_t> modules = ModuleIds(trace);
   ASSERT_EQ(modules.size(), 1u);
-  EXPECT_GT(counts[0].at("aot_spin_b"), 5);
+  EXPECT_GT(counts[0]["aot_spin_b"], 5);
   std::size_t native = 0;
   for (const ReadBack::Sample& sample : trace.samples) {
     if (sample.time >= loads_[0].opened_ns) continue;
