@@ -296,12 +296,13 @@ TEST_F(AotSessionTest, MethodsThatOnlyTheHandlerMetAreInTheTrace) {
     ASSERT_NO_FATAL_FAILURE(Close());
   });
   const ReadBack trace(options_.output_path);
-  std::vector<std::map<std::string, int>> counts = CheckFrames(trace);
+  CheckFrames(trace);
   const std::vector<std::uint64_t> modules = ModuleIds(trace);
   ASSERT_EQ(modules.size(), 1u);
   const Names told = NamesOf(trace, modules[0]);
+  // A stack of four frames shows one of them only if a tick falls on the few instructions at the chain's
+  // ends.
   for (const char* name : {"aot_spin_link2", "aot_spin_link3", "aot_spin_link4"}) {
-    EXPECT_EQ(counts[0].count(name), 0u) << name;
     EXPECT_TRUE(std::binary_search(told.begin(), told.end(), name)) << name;
   }
 }
