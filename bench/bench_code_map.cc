@@ -395,7 +395,8 @@ void RegisterAll(const char* map, bool has_cheap_changes) {
         ->UseManualTime()
         ->Iterations(100);
     RegisterBenchmark(Name("BM_LookupInSignal", map, count).c_str(), BM_LookupInSignal<Map>, count)
-        ->UseManualTime();
+        ->UseManualTime()
+        ->Iterations(1000);
     for (const std::uint64_t rate : {0u, 1'000u, 100'000u}) {
       if (!has_cheap_changes && rate != 0) continue;
       const std::string name = Name("BM_LookupUnderChurn", map, count) + "/" + std::to_string(rate);
