@@ -26,6 +26,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string_view>
 
 #include "stackpipe/result.h"
@@ -50,18 +51,43 @@ enum class CodeKind : std::uint8_t {
   kKernel = 7,
 };
 
-// What is told about a piece of code when it is registered. The texts are copied.
+// From `offset` on, up to the next entry, code comes from `line`: of the innermost function that is inlined
+// there, or of the method itself.
+struct CodeLine {
+  std::uint32_t offset = 0;  // from the start of the code
+  std::uint32_t line = 0;
+};
+
+// A call that was inlined.
+struct CodeInline {
+  std::uint32_t start = 0;  // offset of what came from it
+  std::uint32_t size = 0;
+  std::uint32_t depth = 0;      // 0: called by the method itself; 1: by an inlined function; at most 63
+  std::uint32_t call_line = 0;  // where it is called, in the caller's file; 0 = unknown
+  std::string_view name_space = {}, name = {}, source_file = {};  // of what was inlined
+};
+
+// One function that an address is in.
+struct CodeFrame {
+  std::string_view name_space, name, source_file;
+  std::uint32_t line = 0;  // 0 = unknown
+};
+
+// What is told about a piece of code when it is registered. All of it is copied.
 struct CodeRegistration {
   std::uintptr_t start = 0;
   std::size_t size = 0;
   CodeKind kind = CodeKind::kUnknown;
   std::uint64_t module_id = 0;  // the embedder's id of the module, 0 = none
   std::uint64_t owner = 0;      // groups code that goes away together (a domain, a chunk owner), 0 = none
-  std::string_view name_space = {};   // "System.Collections.Generic.List`1"
-  std::string_view name = {};         // "Add"
-  std::string_view signature = {};    // "void (int)"
-  std::string_view source_file = {};  // empty = unknown
-  std::uint32_t source_line = 0;      // 0 = unknown
+  std::string_view name_space = {};          // "System.Collections.Generic.List`1"
+  std::string_view name = {};                // "Add"
+  std::string_view signature = {};           // "void (int)"
+  std::string_view source_file = {};         // empty = unknown
+  std::uint32_t source_line = 0;             // 0 = unknown
+  std::uint8_t tier = 0;                     // the runtime's number of it
+  std::span<const CodeLine> lines = {};      // in the order of their offsets
+  std::span<const CodeInline> inlines = {};  // in preorder: each is followed by those inside it
 };
 
 // The answer of a lookup, copied out: it stays valid whatever happens to the code afterwards.
@@ -72,7 +98,8 @@ struct CodeHit {
   std::size_t size = 0;
 };
 
-// What is stored of a CodeRegistration. The texts live as long as the map keeps the id (see TrimHistory).
+// What is stored of a CodeRegistration, but for lines and inlined calls (see Frames). The texts live as long
+// as the map keeps the id (see TrimHistory).
 struct CodeDescriptor {
   std::uintptr_t start = 0;
   std::size_t size = 0;
@@ -81,6 +108,7 @@ struct CodeDescriptor {
   std::uint64_t owner = 0;
   std::string_view name_space, name, signature, source_file;
   std::uint32_t source_line = 0;
+  std::uint8_t tier = 0;
   CodeEpoch birth = 0;  // first epoch at which the code was there
   CodeEpoch death = 0;  // first epoch at which it was gone; 0 = still there
 };
@@ -123,8 +151,9 @@ class CodeMap {
   CodeMap& operator=(const CodeMap&) = delete;
 
   // Registers [start, start + size).
-  // Errors: kInvalidArgument (size 0, or the end wraps), kOverlap (some of it is registered), kOutOfMemory,
-  // kLimit (kRangeBytesMax, 2^32 registrations ever, 2^26 at a time). After an error the map is unchanged.
+  // Errors: kInvalidArgument (size 0, the end wraps, lines or inlined calls not in their order), kOverlap
+  // (some of it is registered), kOutOfMemory, kLimit (kRangeBytesMax, 2^32 registrations ever, 2^26 at a
+  // time, code in 65,534 different spans of 4 GiB). After an error the map is unchanged.
   Result<CodeId> Register(const CodeRegistration& code);
 
   // The same for runtimes that never say that code is gone: whatever overlaps `code` is retired in the same
@@ -176,8 +205,15 @@ class CodeMap {
   CodeEpoch epoch() const noexcept { return epoch_.load(std::memory_order_seq_cst); }
 
   // Copies out the description of `id`; false if it is unknown or trimmed. The texts stay valid until the id
-  // is trimmed: by TrimHistory, or because kHistoryMax registrations ended after it.
+  // is trimmed: by TrimHistory, or because kHistoryMax registrations ended after it. Takes no lock, and waits
+  // for no writer, unless the very code is changed again and again meanwhile: then, after 8 attempts, it
+  // does.
   bool Describe(CodeId id, CodeDescriptor* out) const;
+
+  // The functions that `offset` of the code of `id` is in: inlined ones from the innermost on, then the
+  // code's own; at most `max`, the innermost first. Returns how many; 0: unknown or trimmed. Else as
+  // Describe.
+  std::size_t Frames(CodeId id, std::uint32_t offset, CodeFrame* frames, std::size_t max) const;
 
   // Forgets code that was gone at `oldest_needed` already: no undrained sample carries an earlier epoch.
   void TrimHistory(CodeEpoch oldest_needed);

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: MIT
 #include "code_map/block_pool.h"
 
-#include <new>
-
+#include "code_map/atomic_word.h"
 #include "code_map/page_memory.h"
 
 namespace stackpipe::internal {
@@ -49,7 +48,9 @@ void* BlockPool::Allocate(std::size_t bytes) noexcept {
 
 void BlockPool::Free(void* block, std::size_t bytes) noexcept {
   Size* const size = SizeOf((bytes + 7) & ~std::size_t{7});
-  size->free = new (block) Link{size->free};
+  auto* const link = static_cast<Link*>(block);
+  Release(&link->next, size->free);
+  size->free = link;
 }
 
 }  // namespace stackpipe::internal

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT
 //
-// BlockPool: memory in blocks of a few different sizes. What is freed is kept for the next of its size. For
-// the writer only; not thread-safe.
+// BlockPool: memory in blocks of a few different sizes. What is freed is kept for the next of its size, so a
+// block of some size stays one; its first eight bytes change when it is freed. For the writer only; not
+// thread-safe.
 #ifndef STACKPIPE_CODE_MAP_BLOCK_POOL_H_
 #define STACKPIPE_CODE_MAP_BLOCK_POOL_H_
 

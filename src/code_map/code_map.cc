@@ -13,11 +13,12 @@ using internal::MapState;
 using internal::OnOverlap;
 
 struct CodeMap::Impl {
-  ~Impl() { MapState::Destroy(state); }
+  ~Impl() { MapState::Destroy(state.load()); }
 
   internal::ForkSafeLock writers_lock;
   // Guarded by writers_lock.
-  MapState* state = MapState::Create();
+  // But for Describe and Frames, which load it without the lock. What it ever pointed to stays.
+  std::atomic<MapState*> state{MapState::Create()};
   // True while a change is under way. A child of fork finds the lock free; if it finds this true, `state` was
   // left in the middle of a change by a thread that the child does not have.
   std::atomic<bool> changing{false};
@@ -44,7 +45,7 @@ class CodeMap::Change {
 
   // False: there is no memory to work with.
   bool ok() const noexcept { return ok_ && impl_ != nullptr; }
-  MapState& state() noexcept { return *impl_->state; }
+  MapState& state() noexcept { return *impl_->state.load(std::memory_order_relaxed); }
 
   // Makes a change of `map`, which is the one of the constructor: what `change(state, next epoch)` returns is
   // committed if it is not a failure.
@@ -71,10 +72,10 @@ class CodeMap::Change {
   static bool Succeeded(std::size_t count) { return count != 0; }
 
   void Rebuild() noexcept {
-    MapState* fresh = MapState::Rebuild(*impl_->state, map_.epoch_.load());
+    MapState* fresh = MapState::Rebuild(state(), map_.epoch_.load());
     ok_ = fresh != nullptr;
-    if (!ok_) return;  // the next caller tries again; lookups go on in the old state
-    impl_->state = fresh;
+    if (!ok_) return;           // the next caller tries again; lookups go on in the old state
+    impl_->state.store(fresh);  // pairs with the loads in Describe and Frames
     impl_->live_count.store(fresh->live_count(), std::memory_order_relaxed);
     map_.root_.store(&fresh->root());  // pairs with the load in Find
     impl_->changing.store(false);
@@ -92,7 +93,7 @@ Status OutOfMemory() { return {StatusCode::kOutOfMemory, "there is no memory for
 }  // namespace
 
 CodeMap::CodeMap() : impl_(new (std::nothrow) Impl) {
-  if (impl_ != nullptr && (!impl_->writers_lock.ok() || impl_->state == nullptr)) impl_.reset();
+  if (impl_ != nullptr && (!impl_->writers_lock.ok() || impl_->state.load() == nullptr)) impl_.reset();
 }
 
 CodeMap::~CodeMap() = default;
@@ -165,8 +166,28 @@ bool CodeMap::LookupAt(std::uintptr_t pc, CodeEpoch epoch, CodeHit* out) const {
 }
 
 bool CodeMap::Describe(CodeId id, CodeDescriptor* out) const {
-  Change change(*this);
-  return change.ok() && change.state().Describe(id, out);
+  const MapState* const state = impl_ == nullptr ? nullptr : impl_->state.load();
+  if (state == nullptr) return false;
+  LookupResult result = state->Describe(id, out);
+  if (result == LookupResult::kDeferred) {
+    Change change(*this);
+    result = change.ok() ? change.state().Describe(id, out) : LookupResult::kNone;
+  }
+  // A change that is under way counts once it is committed.
+  if (out->death > epoch()) out->death = 0;
+  return result == LookupResult::kFound;
+}
+
+std::size_t CodeMap::Frames(CodeId id, std::uint32_t offset, CodeFrame* frames, std::size_t max) const {
+  const MapState* const state = impl_ == nullptr ? nullptr : impl_->state.load();
+  if (state == nullptr) return 0;
+  std::size_t count = 0;
+  LookupResult result = state->Frames(id, offset, frames, max, &count);
+  if (result == LookupResult::kDeferred) {
+    Change change(*this);
+    result = change.ok() ? change.state().Frames(id, offset, frames, max, &count) : LookupResult::kNone;
+  }
+  return result == LookupResult::kFound ? count : 0;
 }
 
 void CodeMap::TrimHistory(CodeEpoch oldest_needed) {

@@ -43,16 +43,34 @@ void History::Link(std::uint32_t index) noexcept {
 
 std::uint32_t History::Create(const GoneRecord& code) noexcept {
   const std::uint32_t index = pool_.Allocate();
-  GoneRecord fresh = code;
-  fresh.death.raw = 0;
-  fresh.next = 0;
-  pool_[index] = fresh;
-  pool_[index].death.Store(code.death.raw, std::memory_order_release);
+  GoneRecord& record = pool_[index];
+  Release(&record.start, code.start);
+  Release(&record.size, code.size);
+  Release(&record.birth, code.birth);
+  Release(&record.description, code.description);
+  Release(&record.kind, code.kind);
+  Release(&record.id, code.id);
+  record.next = 0;
+  record.death.Store(code.death.raw, std::memory_order_release);
   return index;
+}
+
+bool History::Read(std::uint32_t index, CodeId id, GoneRecord* out) const noexcept {
+  const GoneRecord* const record = pool_.At(index);
+  if (record == nullptr || Acquire(record->id) != id) return false;
+  out->id = id;
+  out->start = Acquire(record->start);
+  out->size = Acquire(record->size);
+  out->birth = Acquire(record->birth);
+  out->death.raw = record->death.Load(std::memory_order_acquire);
+  out->description = Acquire(record->description);
+  out->kind = Acquire(record->kind);
+  return Acquire(record->id) == id;  // ids are not used twice, so it was all the time
 }
 
 void History::Destroy(std::uint32_t index) noexcept {
   pool_[index].death.Store(0, std::memory_order_release);
+  Release(&pool_[index].id, CodeId{0});
   pool_.Free(index);
 }
 

@@ -30,7 +30,7 @@ struct GoneRecord {
   // before the record is given up, with release (see IdTable::Slot). If it is above the map's epoch, the
   // change that retires the code was not committed.
   AtomicWord death;
-  CodeId id;
+  CodeId id;                   // 0: free. For readers: as long as it is what they look for, so is the rest.
   std::uint32_t description;   // see DescriptionStore
   std::uint32_t newer, older;  // in its chain
   std::uint32_t next;          // in the list of the change that retires it; then the one that went next
@@ -57,6 +57,9 @@ class History {
   // The oldest that was added, or 0; and takes it out. Its record stays until it is destroyed.
   std::uint32_t oldest() const noexcept { return oldest_; }
   void RemoveOldest() noexcept;
+
+  // Readers: copies the record of `id`, if it is number `index`.
+  bool Read(std::uint32_t index, CodeId id, GoneRecord* out) const noexcept;
 
   GoneRecord& operator[](std::uint32_t index) noexcept { return pool_[index]; }
   const GoneRecord& operator[](std::uint32_t index) const noexcept { return pool_[index]; }

@@ -2,7 +2,6 @@
 #include "code_map/id_table.h"
 
 #include <algorithm>
-#include <cstring>
 
 #include "code_map/page_memory.h"
 
@@ -21,57 +20,68 @@ IdTable::~IdTable() {
   FreePages(span_high_, (kSpansMax + 1) * sizeof(std::uint32_t));
 }
 
-// --- slots ---
+// --- readers ---
 
-bool IdTable::Slot::gone() const noexcept { return page_->high()[at_] == kGone; }
-std::uint32_t IdTable::Slot::gone_index() const noexcept { return page_->low()[at_]; }
-
-std::uintptr_t IdTable::Slot::start() const noexcept {
-  return std::uintptr_t{table_->span_high_[page_->high()[at_]]} << 32 | page_->low()[at_];
+// A sorted array, which a reader may meet while it is made: then any number up to the capacity comes out.
+std::uint32_t IdTable::PositionOf(Page* page, std::uint32_t offset) noexcept {
+  if (page->capacity == kPageIds) return offset;
+  const std::uint16_t* const offsets = page->offsets();
+  std::uint32_t begin = 0;
+  std::uint32_t end = Acquire(page->count);
+  while (begin < end) {
+    const std::uint32_t middle = (begin + end) / 2;
+    if (Acquire(offsets[middle]) < offset) {
+      begin = middle + 1;
+    } else {
+      end = middle;
+    }
+  }
+  return begin;
 }
 
-CodeEpoch IdTable::Slot::birth() const noexcept {
-  const std::uint32_t birth = page_->birth()[at_] & ~kRetiring;
-  return birth == 0 ? 0 : page_->base + birth - 1;
+bool IdTable::Find(CodeId id, Entry* out) const noexcept {
+  const std::uint32_t offset = id % kPageIds;
+  for (;;) {
+    Page* const page = PageOf(id);
+    if (page == nullptr) return false;
+    const std::uint32_t at = PositionOf(page, offset);
+    const bool there =
+        at < Acquire(page->count) && (page->capacity == kPageIds || Acquire(page->offsets()[at]) == offset);
+    const std::uint32_t span = there ? Acquire(page->high()[at]) : 0;
+    const std::uint32_t low = there ? Acquire(page->low()[at]) : 0;
+    const std::uint32_t state = there ? Acquire(page->state()[at]) : 0;
+    const std::uint32_t* const descriptions = Acquire(page->descriptions);
+    const std::uint32_t description = there && descriptions != nullptr ? Acquire(descriptions[at]) : 0;
+    const CodeEpoch base = Acquire(page->base);
+    if (PageOf(id) != page) continue;  // a page is not an id's again once it was replaced
+    if (span == 0) return false;
+    *out = {};
+    if ((state & kGone) != 0) {
+      out->gone_index = state & ~kGone;
+      return true;
+    }
+    out->start = std::uintptr_t{Acquire(Acquire(span_high_)[span])} << 32 | low;
+    out->birth = state == 0 ? 0 : base + state - 1;
+    out->description = description;
+    return true;
+  }
 }
 
-bool IdTable::Slot::retiring() const noexcept { return (page_->birth()[at_] & kRetiring) != 0; }
+// --- the writer ---
 
-std::uint32_t IdTable::Slot::description() const noexcept {
-  return page_->descriptions == nullptr ? 0 : page_->descriptions[at_];
+std::uint32_t* IdTable::StateOf(CodeId id) noexcept {
+  Page* const page = PageOf(id);
+  return &page->state()[PositionOf(page, id % kPageIds)];
 }
 
 // Fits: while ids are given out of one page there are no more epochs than ids in it and registrations that
 // may end meanwhile, which are below 2^26.
-void IdTable::Slot::SetBirth(CodeEpoch epoch) noexcept {
-  Store(&page_->birth()[at_], static_cast<std::uint32_t>(epoch - page_->base + 1));
+void IdTable::SetBirth(CodeId id, CodeEpoch epoch) noexcept {
+  Release(StateOf(id), static_cast<std::uint32_t>(epoch - PageOf(id)->base + 1));
 }
 
-void IdTable::Slot::SetRetiring(bool retiring) noexcept {
-  std::uint32_t* const birth = &page_->birth()[at_];
-  Store(birth, (*birth & ~kRetiring) | (retiring ? kRetiring : 0));
-}
-
-void IdTable::Slot::SetGone(std::uint32_t gone_index) noexcept {
-  Store(&page_->high()[at_], kGone);  // first: `low` is no address from here on
-  Store(&page_->low()[at_], gone_index);
-}
-
-// --- pages ---
-
-std::uint32_t IdTable::PositionOf(Page* page, std::uint32_t offset) noexcept {
-  if (page->capacity == kPageIds) return offset;
-  const std::uint16_t* const offsets = page->offsets();
-  return static_cast<std::uint32_t>(std::lower_bound(offsets, offsets + page->count, offset) - offsets);
-}
-
-IdTable::Slot IdTable::Find(CodeId id) const noexcept {
-  Page* const page = PageOf(id);
-  if (page == nullptr) return {};
-  const std::uint32_t at = PositionOf(page, id % kPageIds);
-  if (at == page->count || page->high()[at] == 0) return {};
-  if (page->capacity != kPageIds && page->offsets()[at] != id % kPageIds) return {};
-  return {this, page, at};
+void IdTable::SetGone(CodeId id, std::uint32_t gone_index) noexcept {
+  Release(StateOf(id), kGone | gone_index);
 }
 
 std::uint64_t IdTable::NextFrom(std::uint64_t id) const noexcept {
@@ -89,19 +99,32 @@ std::uint64_t IdTable::NextFrom(std::uint64_t id) const noexcept {
 
 CodeEpoch IdTable::BaseOf(CodeId id) const noexcept { return PageOf(id)->base; }
 
-IdTable::Page* IdTable::NewPage(std::uint32_t capacity, bool described) noexcept {
+// Zeroes a block that readers may still be looking at.
+void IdTable::Clear(void* block, std::size_t bytes) noexcept {
+  auto* const words = static_cast<std::uint32_t*>(block);
+  for (std::size_t i = 0; i < bytes / sizeof *words; ++i) Release(&words[i], std::uint32_t{0});
+}
+
+std::uint32_t* IdTable::NewDescriptions(std::uint32_t capacity) noexcept {
+  const std::size_t bytes = capacity * sizeof(std::uint32_t);
+  void* const block = blocks_.Allocate(bytes);
+  if (block != nullptr) Clear(block, bytes);
+  return static_cast<std::uint32_t*>(block);
+}
+
+IdTable::Page* IdTable::NewPage(std::uint32_t capacity, CodeEpoch base, bool described) noexcept {
   auto* const page = static_cast<Page*>(blocks_.Allocate(BytesOf(capacity)));
   if (page == nullptr) return nullptr;
-  std::memset(static_cast<void*>(page), 0, BytesOf(capacity));
-  page->capacity = capacity;
-  if (!described) return page;
-  page->descriptions = static_cast<std::uint32_t*>(blocks_.Allocate(capacity * sizeof(std::uint32_t)));
-  if (page->descriptions == nullptr) {
-    FreePage(page);
-    return nullptr;
-  }
-  std::memset(page->descriptions, 0, capacity * sizeof(std::uint32_t));
-  return page;
+  // Set for good when the block becomes a page: readers load it as it is.
+  if (page->capacity != capacity) page->capacity = capacity;
+  Release(&page->count, capacity == kPageIds ? kPageIds : 0);
+  Clear(page + 1, BytesOf(capacity) - sizeof(Page));
+  page->known = 0;
+  Release(&page->base, base);
+  Release(&page->descriptions, described ? NewDescriptions(capacity) : nullptr);
+  if (!described || page->descriptions != nullptr) return page;
+  FreePage(page);
+  return nullptr;
 }
 
 void IdTable::FreePage(Page* page) noexcept {
@@ -110,26 +133,24 @@ void IdTable::FreePage(Page* page) noexcept {
 }
 
 Status IdTable::Reserve(CodeId id, std::uintptr_t start, bool described, CodeEpoch base) noexcept {
-  if (pages_ == nullptr) pages_ = static_cast<Page**>(AllocatePages(kEnd / kPageIds * sizeof(Page*)));
+  if (pages_ == nullptr) {
+    Release(&pages_, static_cast<Page**>(AllocatePages(kEnd / kPageIds * sizeof(Page*))));
+  }
   if (pages_ == nullptr) return OutOfMemory();
   if (SpanOf(start) == 0) {
     if (span_count_ == kSpansMax) return {StatusCode::kLimit, "registering code in too many spans of 4 GiB"};
     if (!AddSpan(start)) return OutOfMemory();
   }
   reserved_end_ = std::max(reserved_end_, std::uint64_t{id} + 1);
-  Page* page = PageOf(id);
+  Page* const page = PageOf(id);
   if (page == nullptr) {
-    page = NewPage(kPageIds, described);
-    if (page == nullptr) return OutOfMemory();
-    page->base = base;
-    page->count = kPageIds;
-    Store(&pages_[id / kPageIds], page);
+    Page* const fresh = NewPage(kPageIds, base, described);
+    if (fresh == nullptr) return OutOfMemory();
+    Release(&pages_[id / kPageIds], fresh);
   } else if (described && page->descriptions == nullptr) {
-    auto* const descriptions =
-        static_cast<std::uint32_t*>(blocks_.Allocate(kPageIds * sizeof(std::uint32_t)));
+    std::uint32_t* const descriptions = NewDescriptions(kPageIds);
     if (descriptions == nullptr) return OutOfMemory();
-    std::memset(descriptions, 0, kPageIds * sizeof(std::uint32_t));
-    Store(&page->descriptions, descriptions);
+    Release(&page->descriptions, descriptions);
   }
   return {};
 }
@@ -137,18 +158,19 @@ Status IdTable::Reserve(CodeId id, std::uintptr_t start, bool described, CodeEpo
 void IdTable::Add(CodeId id, std::uintptr_t start, std::uint32_t description) noexcept {
   Page* const page = PageOf(id);
   const std::uint32_t at = id % kPageIds;
-  page->birth()[at] = 0;
-  page->low()[at] = static_cast<std::uint32_t>(start);
-  if (description != 0) page->descriptions[at] = description;
+  Release(&page->state()[at], std::uint32_t{0});
+  Release(&page->low()[at], static_cast<std::uint32_t>(start));
+  if (description != 0) Release(&page->descriptions[at], description);
   ++page->known;
-  Store(&page->high()[at], static_cast<std::uint16_t>(SpanOf(start)));
+  Release(&page->high()[at], static_cast<std::uint16_t>(SpanOf(start)));
 }
 
 void IdTable::Erase(CodeId id) noexcept {
-  const Slot slot = Find(id);
-  Store(&slot.page_->high()[slot.at_], std::uint16_t{0});
-  if (slot.page_->descriptions != nullptr) slot.page_->descriptions[slot.at_] = 0;
-  --slot.page_->known;
+  Page* const page = PageOf(id);
+  const std::uint32_t at = PositionOf(page, id % kPageIds);
+  Release(&page->high()[at], std::uint16_t{0});
+  if (page->descriptions != nullptr) Release(&page->descriptions[at], std::uint32_t{0});
+  --page->known;
   if ((id / kPageIds + 1) * std::uint64_t{kPageIds} <= end_) Tidy(id / kPageIds);
 }
 
@@ -167,22 +189,25 @@ void IdTable::Tidy(std::uint64_t page_number) noexcept {
     if (page->known * 4 > page->capacity || page->capacity == kPageIdsMin) return;
     std::uint32_t capacity = kPageIdsMin;
     while (capacity < page->known) capacity *= 4;
-    smaller = NewPage(capacity, page->descriptions != nullptr);
+    smaller = NewPage(capacity, page->base, page->descriptions != nullptr);
     if (smaller == nullptr) return;
-    smaller->base = page->base;
     smaller->known = page->known;
     for (std::uint32_t at = 0; at < page->count; ++at) {
       if (page->high()[at] == 0) continue;
-      const std::uint32_t to = smaller->count++;
-      smaller->low()[to] = page->low()[at];
-      smaller->birth()[to] = page->birth()[at];
-      smaller->high()[to] = page->high()[at];
-      smaller->offsets()[to] =
+      const std::uint32_t to = smaller->count;
+      const std::uint16_t offset =
           page->capacity == kPageIds ? static_cast<std::uint16_t>(at) : page->offsets()[at];
-      if (smaller->descriptions != nullptr) smaller->descriptions[to] = page->descriptions[at];
+      Release(&smaller->low()[to], page->low()[at]);
+      Release(&smaller->state()[to], page->state()[at]);
+      Release(&smaller->high()[to], page->high()[at]);
+      Release(&smaller->offsets()[to], offset);
+      if (smaller->descriptions != nullptr) {
+        Release(&smaller->descriptions[to], page->descriptions[at]);
+      }
+      Release(&smaller->count, to + 1);
     }
   }
-  Store(&pages_[page_number], smaller);
+  Release(&pages_[page_number], smaller);
   FreePage(page);
 }
 
@@ -198,11 +223,11 @@ std::uint32_t IdTable::SpanOf(std::uintptr_t start) const noexcept {
 
 bool IdTable::AddSpan(std::uintptr_t start) noexcept {
   if (span_high_ == nullptr) {
-    span_high_ = static_cast<std::uint32_t*>(AllocatePages((kSpansMax + 1) * sizeof(std::uint32_t)));
+    Release(&span_high_, static_cast<std::uint32_t*>(AllocatePages((kSpansMax + 1) * sizeof(std::uint32_t))));
   }
   if (span_high_ == nullptr || !spans_.Reserve(1)) return false;
   const auto high = static_cast<std::uint32_t>(start >> 32);
-  span_high_[++span_count_] = high;
+  Release(&span_high_[++span_count_], high);
   span_bytes_ += sizeof(std::uint32_t);
   spans_.Insert(high, span_count_);
   return true;

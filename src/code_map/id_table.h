@@ -8,16 +8,14 @@
 // page all whose ids were given out, and of which few are still known, is replaced by a smaller one that
 // lists them.
 //
-// A fork may stop a change at any instruction, so what a slot says makes sense at each one; see Slot.
-//
-// For the writer only; not thread-safe.
+// For the writer only, but for Find.
 #ifndef STACKPIPE_CODE_MAP_ID_TABLE_H_
 #define STACKPIPE_CODE_MAP_ID_TABLE_H_
 
-#include <atomic>
 #include <cstddef>
 #include <cstdint>
 
+#include "code_map/atomic_word.h"
 #include "code_map/block_pool.h"
 #include "code_map/hash_index.h"
 #include "stackpipe/code_map.h"
@@ -26,46 +24,15 @@
 namespace stackpipe::internal {
 
 class IdTable {
-  struct Page;
-
  public:
   static constexpr std::uint64_t kEnd = std::uint64_t{1} << 32;
 
-  // One id's part of a page. Its fields, of which a change stores each at once, with release:
-  //
-  //     high         0: unknown id. kGone: `low` is the number of its record in the history. Else the number
-  //                  of the 4 GiB that hold the start, of which `low` has the rest.
-  //     birth        0: the change that adds the code has not come to its end. Else, from 1, the epoch since
-  //                  the page's base; bit 31: the change at hand retires it.
-  //     description  see DescriptionStore
-  //
-  // Invariant: code counts as live at the map's epoch e exactly if its slot has a birth, not above e, and is
-  // not gone, and the history has no record of its id with a death not above e. A change stores all else of a
-  // slot before the birth, and the record in the history, complete, before it makes a slot gone; the store of
-  // the map's epoch then commits both. Release is enough: it orders the stores of the one thread that makes
-  // changes as the child of a fork sees them.
-  class Slot {
-   public:
-    explicit operator bool() const noexcept { return page_ != nullptr; }  // false: unknown id
-    bool gone() const noexcept;
-    std::uint32_t gone_index() const noexcept;
-    // All that follow: not gone.
-    std::uintptr_t start() const noexcept;
-    CodeEpoch birth() const noexcept;  // 0: none yet
-    bool retiring() const noexcept;
-    std::uint32_t description() const noexcept;
-
-    void SetBirth(CodeEpoch epoch) noexcept;
-    void SetRetiring(bool retiring) noexcept;
-    void SetGone(std::uint32_t gone_index) noexcept;
-
-   private:
-    friend class IdTable;
-    Slot() = default;
-    Slot(const IdTable* table, Page* page, std::uint32_t at) : table_(table), page_(page), at_(at) {}
-    const IdTable* table_ = nullptr;
-    Page* page_ = nullptr;
-    std::uint32_t at_ = 0;
+  // What is known of one id, copied out.
+  struct Entry {
+    std::uint32_t gone_index = 0;  // not 0: its record in the history, which knows the rest
+    std::uintptr_t start = 0;
+    CodeEpoch birth = 0;  // 0: the change that adds the code has not come to its end
+    std::uint32_t description = 0;
   };
 
   IdTable() = default;
@@ -76,13 +43,16 @@ class IdTable {
   // Makes what Add needs for code of `id` at `start`, born at `base` or later. Errors: kOutOfMemory; kLimit
   // (code in too many different spans of 4 GiB). What was made stays, and does not show.
   Status Reserve(CodeId id, std::uintptr_t start, bool described, CodeEpoch base) noexcept;
-  // Requires Reserve. The slot has no birth.
+  // Requires Reserve. The code has no birth.
   void Add(CodeId id, std::uintptr_t start, std::uint32_t description) noexcept;
+  void SetBirth(CodeId id, CodeEpoch epoch) noexcept;  // takes back SetGone, too
+  void SetGone(CodeId id, std::uint32_t gone_index) noexcept;
   void Erase(CodeId id) noexcept;
   // All ids below `end` were given out: no more of them are added.
   void SetEnd(std::uint64_t end) noexcept;
 
-  Slot Find(CodeId id) const noexcept;
+  // False: unknown id. Any thread, no lock; wait-free, since a page is replaced four times at most.
+  bool Find(CodeId id, Entry* out) const noexcept;
   // The first known id from `id` on, or kEnd.
   std::uint64_t NextFrom(std::uint64_t id) const noexcept;
   // Of the page of a known id: not above the birth of any id in it.
@@ -93,20 +63,33 @@ class IdTable {
  private:
   static constexpr std::uint32_t kPageIds = 1024;
   static constexpr std::uint32_t kPageIdsMin = 16;
-  static constexpr std::uint16_t kGone = 0xffff;
-  static constexpr std::uint32_t kRetiring = 0x8000'0000;
+  static constexpr std::uint32_t kGone = 0x8000'0000;
 
+  // What was a page once stays one of the same capacity (BlockPool: each size of block is that of pages of
+  // one capacity, or of their descriptions), so a reader may look at it at any time; afterwards it checks
+  // that the page is still its id's. The arrays behind it, by slot:
+  //
+  //     low, high    Where the code starts: the number of the 4 GiB span, and the rest. Number 0: unknown id.
+  //     state        0: the change that adds the code has not come to its end. kGone and a number: the record
+  //     in
+  //                  the history. Else, from 1, the epoch of the birth since the page's base.
+  //
+  // Invariant: code counts as live at the map's epoch e exactly if its state is a birth not above e, or a
+  // record in the history with a death above e. A change stores all else of a slot before the state, and the
+  // record, complete, before the state that names it, with release; the store of the map's epoch commits
+  // them. A fork may stop it at any instruction: release is enough for what the child sees, it orders the
+  // stores of the one thread that makes changes.
   struct Page {
     CodeEpoch base;
     std::uint32_t capacity;  // kPageIds: each id has a slot. Else `count` of them, sorted, in offsets().
     std::uint32_t count;
-    std::uint32_t known;  // slots that are not 0
+    std::uint32_t known;  // writer: slots that are not 0
     std::uint32_t reserved;
     std::uint32_t* descriptions;  // null: all are 0
 
     std::uint32_t* low() noexcept { return reinterpret_cast<std::uint32_t*>(this + 1); }
-    std::uint32_t* birth() noexcept { return low() + capacity; }
-    std::uint16_t* high() noexcept { return reinterpret_cast<std::uint16_t*>(birth() + capacity); }
+    std::uint32_t* state() noexcept { return low() + capacity; }
+    std::uint16_t* high() noexcept { return reinterpret_cast<std::uint16_t*>(state() + capacity); }
     std::uint16_t* offsets() noexcept { return high() + capacity; }  // ids, modulo kPageIds
   };
   static std::size_t BytesOf(std::uint32_t capacity) {
@@ -114,19 +97,18 @@ class IdTable {
     return sizeof(Page) + capacity * (slot + (capacity == kPageIds ? 0 : sizeof(std::uint16_t)));
   }
 
-  template <typename T>
-  static void Store(T* field, T value) noexcept {
-    std::atomic_ref<T>(*field).store(value, std::memory_order_release);
-  }
-
   Page* PageOf(std::uint64_t id) const noexcept {
-    return pages_ == nullptr ? nullptr : pages_[id / kPageIds];
+    Page** const pages = Acquire(pages_);
+    return pages == nullptr ? nullptr : Acquire(pages[id / kPageIds]);
   }
-  // Where `offset` is, or would be.
+  // Where the slot of `offset` is, or the next one.
   static std::uint32_t PositionOf(Page* page, std::uint32_t offset) noexcept;
+  std::uint32_t* StateOf(CodeId id) noexcept;
   std::uint32_t SpanOf(std::uintptr_t start) const noexcept;
   bool AddSpan(std::uintptr_t start) noexcept;
-  Page* NewPage(std::uint32_t capacity, bool described) noexcept;
+  static void Clear(void* block, std::size_t bytes) noexcept;
+  std::uint32_t* NewDescriptions(std::uint32_t capacity) noexcept;
+  Page* NewPage(std::uint32_t capacity, CodeEpoch base, bool described) noexcept;
   void FreePage(Page* page) noexcept;
   void Tidy(std::uint64_t page_number) noexcept;
 

@@ -26,8 +26,10 @@ class IdTableTest : public testing::Test {
     ++epoch_;
     ASSERT_TRUE(table_.Reserve(id, start, description != 0, epoch_).ok());
     table_.Add(id, start, description);
-    ASSERT_EQ(table_.Find(id).birth(), 0u);
-    table_.Find(id).SetBirth(epoch_);
+    IdTable::Entry entry;
+    ASSERT_TRUE(table_.Find(id, &entry));
+    ASSERT_EQ(entry.birth, 0u);
+    table_.SetBirth(id, epoch_);
     table_.SetEnd(end_);
     known_[id] = {start, epoch_, description, 0};
   }
@@ -36,17 +38,17 @@ class IdTableTest : public testing::Test {
     known_.erase(id);
   }
   void Check(CodeId id, const Known& want) {
-    const IdTable::Slot slot = table_.Find(id);
-    ASSERT_TRUE(slot) << id;
-    ASSERT_EQ(slot.gone(), want.gone != 0);
-    if (want.gone != 0) {
-      ASSERT_EQ(slot.gone_index(), want.gone);
-      return;
-    }
-    ASSERT_EQ(slot.start(), want.start);
-    ASSERT_EQ(slot.birth(), want.birth);
-    ASSERT_EQ(slot.description(), want.description);
-    ASSERT_FALSE(slot.retiring());
+    IdTable::Entry entry;
+    ASSERT_TRUE(table_.Find(id, &entry)) << id;
+    ASSERT_EQ(entry.gone_index, want.gone);
+    if (want.gone != 0) return;
+    ASSERT_EQ(entry.start, want.start);
+    ASSERT_EQ(entry.birth, want.birth);
+    ASSERT_EQ(entry.description, want.description);
+  }
+  bool Knows(CodeId id) const {
+    IdTable::Entry entry;
+    return table_.Find(id, &entry);
   }
   void CheckAll() {
     std::uint64_t at = table_.NextFrom(0);
@@ -65,8 +67,8 @@ class IdTableTest : public testing::Test {
 };
 
 TEST_F(IdTableTest, SaysWhatItWasTold) {
-  EXPECT_FALSE(table_.Find(0));
-  EXPECT_FALSE(table_.Find(1));
+  EXPECT_FALSE(Knows(0));
+  EXPECT_FALSE(Knows(1));
   EXPECT_EQ(table_.NextFrom(0), IdTable::kEnd);
   for (const std::uintptr_t start :
        {std::uintptr_t{0}, std::uintptr_t{0xffff'ffff}, std::uintptr_t{0x7f12'3456'789a}, ~std::uintptr_t{0},
@@ -74,14 +76,12 @@ TEST_F(IdTableTest, SaysWhatItWasTold) {
     Add(start, static_cast<std::uint32_t>(start % 7));
   }
   CheckAll();
-  EXPECT_FALSE(table_.Find(0));
-  EXPECT_FALSE(table_.Find(static_cast<CodeId>(end_)));
-  table_.Find(3).SetRetiring(true);
-  EXPECT_TRUE(table_.Find(3).retiring());
-  EXPECT_EQ(table_.Find(3).birth(), known_[3].birth);
-  table_.Find(3).SetRetiring(false);
-  table_.Find(2).SetGone(17);
+  EXPECT_FALSE(Knows(0));
+  EXPECT_FALSE(Knows(static_cast<CodeId>(end_)));
+  table_.SetGone(2, 17);
   known_[2].gone = 17;
+  table_.SetGone(3, 18);
+  table_.SetBirth(3, known_[3].birth);  // taken back
   CheckAll();
 }
 
@@ -96,7 +96,7 @@ TEST_F(IdTableTest, AnyMixOfChangesKeepsTheRest) {
       if (victim == known_.end()) victim = known_.begin();
       if (random() % 4 == 0 && victim->second.gone == 0) {
         victim->second.gone = 1 + random() % 1000;
-        table_.Find(victim->first).SetGone(victim->second.gone);
+        table_.SetGone(victim->first, victim->second.gone);
       } else {
         Erase(victim->first);
       }

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <new>
 
+#include "code_map/code_details.h"
 #include "code_map/page_memory.h"
 
 namespace stackpipe::internal {
@@ -73,16 +74,13 @@ Status CheckRange(std::uintptr_t start, std::size_t size) {
   return {};
 }
 
-// What was registered, but for the start.
-CodeRegistration RegistrationOf(const CodeDescriptor& was, std::uintptr_t start) {
-  return {start,          was.size, was.kind,      was.module_id,   was.owner,
-          was.name_space, was.name, was.signature, was.source_file, was.source_line};
-}
-
-// What the change at hand retires.
+// What the change at hand retires: of all code that cells still have.
 struct VictimIds final : DroppedIds {
   explicit VictimIds(const IdTable& all) : ids(all) {}
-  bool Has(CodeId id) const noexcept override { return ids.Find(id).retiring(); }
+  bool Has(CodeId id) const noexcept override {
+    IdTable::Entry entry;
+    return ids.Find(id, &entry) && entry.gone_index != 0;
+  }
   const IdTable& ids;
 };
 
@@ -127,7 +125,9 @@ void MapState::Destroy(MapState* state) noexcept {
 
 bool MapState::LookupAt(std::uintptr_t pc, CodeEpoch epoch, CodeHit* out) const noexcept {
   CodeHit hit;
-  if (FindCode(*root_, pc, &hit, NoProbe{}) == LookupResult::kFound && ids_.Find(hit.id).birth() <= epoch) {
+  IdTable::Entry entry;
+  if (FindCode(*root_, pc, &hit, NoProbe{}) == LookupResult::kFound && ids_.Find(hit.id, &entry) &&
+      entry.birth <= epoch) {
     *out = hit;
     return true;
   }
@@ -138,43 +138,73 @@ bool MapState::LookupAt(std::uintptr_t pc, CodeEpoch epoch, CodeHit* out) const 
   return true;
 }
 
-bool MapState::Describe(CodeId id, CodeDescriptor* out) const noexcept {
-  const IdTable::Slot slot = ids_.Find(id);
-  if (!slot) return false;
-  if (slot.gone()) {
-    *out = DescribeGone(history_[slot.gone_index()]);
-    return true;
+// Calls use(code, description): all of GoneRecord but the death of code that lives is set. False: what it
+// used is not that of the code any more. Each attempt after the first means that the code went meanwhile, or
+// that its going was taken back, or that its cell was replaced again and again.
+template <typename Use>
+LookupResult MapState::UseDescription(CodeId id, const Use& use) const noexcept {
+  constexpr int kAttempts = 8;
+  for (int attempt = 0; attempt < kAttempts; ++attempt) {
+    IdTable::Entry entry;
+    if (!ids_.Find(id, &entry)) return LookupResult::kNone;
+    GoneRecord code = {};
+    if (entry.gone_index != 0) {
+      if (!history_.Read(entry.gone_index, id, &code)) continue;
+    } else {
+      CodeHit hit;
+      if (entry.birth == 0) return LookupResult::kNone;
+      if (FindCode(*root_, entry.start, &hit, NoProbe{}) != LookupResult::kFound || hit.id != id) continue;
+      code.start = hit.start;
+      code.size = hit.size;
+      code.kind = hit.kind;
+      code.id = id;
+      code.birth = entry.birth;
+      code.description = entry.description;
+    }
+    if (use(code)) return LookupResult::kFound;
   }
-  CodeHit hit;
-  if (FindCode(*root_, slot.start(), &hit, NoProbe{}) != LookupResult::kFound || hit.id != id) return false;
-  *out = {};
-  out->start = hit.start;
-  out->size = hit.size;
-  out->kind = hit.kind;
-  out->birth = slot.birth();
-  descriptions_.Describe(slot.description(), out);
-  return true;
+  return LookupResult::kDeferred;
+}
+
+LookupResult MapState::Describe(CodeId id, CodeDescriptor* out) const noexcept {
+  return UseDescription(id, [&](const GoneRecord& code) {
+    *out = {};
+    out->start = code.start;
+    out->size = code.size;
+    out->kind = code.kind;
+    out->birth = code.birth;
+    out->death = code.death.raw;
+    return code.description == 0 || descriptions_.Read(code.description, id, out);
+  });
+}
+
+LookupResult MapState::Frames(CodeId id, std::uint32_t offset, CodeFrame* frames, std::size_t max,
+                              std::size_t* count) const noexcept {
+  return UseDescription(id, [&](const GoneRecord& code) {
+    if (max > 0) frames[0] = {};
+    *count = std::min<std::size_t>(max, 1);
+    if (code.description != 0 && max > 0) {
+      *count = descriptions_.Frames(code.description, id, offset, frames, max);
+    }
+    return *count > 0 || max == 0;
+  });
 }
 
 CodeDescriptor MapState::DescribeGone(const GoneRecord& code) const noexcept {
   CodeDescriptor out;
-  out.start = code.start;
-  out.size = code.size;
-  out.kind = code.kind;
-  out.birth = code.birth;
-  out.death = code.death.Load();
-  descriptions_.Describe(code.description, &out);
+  (void)Describe(code.id, &out);
   return out;
 }
 
 std::size_t MapState::LiveIds(CodeId* from, CodeId* ids, std::size_t max) const noexcept {
   std::size_t found = 0;
-  std::uint64_t id = ids_.NextFrom(*from);
-  for (; id != kIdsEnd && found < max; id = ids_.NextFrom(id + 1)) {
-    const IdTable::Slot slot = ids_.Find(static_cast<CodeId>(id));
-    if (!slot.gone() && slot.birth() != 0) ids[found++] = static_cast<CodeId>(id);
+  std::uint64_t next = ids_.NextFrom(*from);
+  for (; next != kIdsEnd && found < max; next = ids_.NextFrom(next + 1)) {
+    const auto id = static_cast<CodeId>(next);
+    IdTable::Entry entry;
+    if (ids_.Find(id, &entry) && entry.birth != 0) ids[found++] = id;
   }
-  *from = id == kIdsEnd ? 0 : static_cast<CodeId>(id);
+  *from = next == kIdsEnd ? 0 : static_cast<CodeId>(next);
   return found;
 }
 
@@ -229,22 +259,23 @@ bool MapState::ForEachOverlap(std::uintptr_t start, std::uintptr_t last, const V
 
 // --- preparing a change ---
 
-// `id` is live, and the cells have not been changed yet.
+// `id` is in the map, and the cells have not been changed yet. From here on its code is in the history, with
+// a death that has not come.
 void MapState::AddVictim(CodeId id, CodeEpoch epoch) noexcept {
-  IdTable::Slot slot = ids_.Find(id);
-  if (slot.retiring()) return;  // is one already
+  IdTable::Entry entry;
+  if (!ids_.Find(id, &entry) || entry.gone_index != 0) return;  // is one already
   CodeHit hit;
-  (void)FindCode(*root_, slot.start(), &hit, NoProbe{});
+  (void)FindCode(*root_, entry.start, &hit, NoProbe{});
   GoneRecord code = {};
   code.start = hit.start;
   code.size = hit.size;
   code.kind = hit.kind;
   code.id = id;
-  code.birth = slot.birth();
+  code.birth = entry.birth;
   code.death.raw = epoch;
-  code.description = slot.description();
+  code.description = entry.description;
   const std::uint32_t index = history_.Create(code);
-  slot.SetRetiring(true);
+  ids_.SetGone(id, index);
   if (victims_.first == 0) {
     victims_.first = index;
   } else {
@@ -256,7 +287,7 @@ void MapState::AddVictim(CodeId id, CodeEpoch epoch) noexcept {
 void MapState::SpareVictims() noexcept {
   for (std::uint32_t index = victims_.first; index != 0;) {
     const std::uint32_t next = history_[index].next;
-    ids_.Find(history_[index].id).SetRetiring(false);
+    ids_.SetBirth(history_[index].id, history_[index].birth);
     history_.Destroy(index);
     index = next;
   }
@@ -626,7 +657,6 @@ std::size_t MapState::RetireVictims(const CodeRetiredVisitor* retired, bool comp
     RemoveRange(code, compact);
     UnlinkOwner(code.description);
     if (retired != nullptr) retired->visit(retired->context, code.id, DescribeGone(code));
-    ids_.Find(code.id).SetGone(index);
     history_.Add(index);
     index = next;
   }
@@ -654,26 +684,21 @@ void MapState::Settle() noexcept {
 
 // --- changes ---
 
-// Makes what the map keeps of a registration beside its cells; it does not count yet. range->code becomes its
-// description.
-Status MapState::Make(const CodeRegistration& code, CodeEpoch epoch, NewRange* range) noexcept {
-  std::uint32_t description = 0;
-  if (!descriptions_.Create(code, range->id, &description)) {
-    return {StatusCode::kOutOfMemory, "storing the names of code"};
+// Makes what the map keeps of a registration, whose description is there, beside its cells. It does not count
+// yet.
+Status MapState::Make(CodeEpoch epoch, NewRange* range) noexcept {
+  const Status status = ids_.Reserve(range->id, range->start, range->description != 0, epoch);
+  if (status.ok()) {
+    ids_.Add(range->id, range->start, range->description);
+  } else {
+    descriptions_.Destroy(range->description);
   }
-  const Status status = ids_.Reserve(range->id, range->start, description != 0, epoch);
-  if (!status.ok()) {
-    descriptions_.Destroy(description);
-    return status;
-  }
-  ids_.Add(range->id, range->start, description);
-  range->code = description;
-  return {};
+  return status;
 }
 
 void MapState::Unmake(const NewRange& range) noexcept {
   ids_.Erase(range.id);
-  descriptions_.Destroy(range.code);
+  descriptions_.Destroy(range.description);
 }
 
 // Adds ranges that are made; the victims go in the same step.
@@ -692,8 +717,8 @@ Status MapState::Insert(std::span<NewRange> ranges, CodeEpoch epoch,
   if (!in_place) Publish(ranges);
   RetireVictims(retired, false);
   for (const NewRange& range : ranges) {
-    LinkOwner(range.code);
-    ids_.Find(range.id).SetBirth(epoch);
+    LinkOwner(range.description);
+    ids_.SetBirth(range.id, epoch);
     next_id_ = std::max(next_id_, std::uint64_t{range.id} + 1);
   }
   live_ += ranges.size();
@@ -705,6 +730,7 @@ Status MapState::Register(std::span<const CodeRegistration> codes, OnOverlap on_
   if (codes.empty()) return {};
   for (const CodeRegistration& code : codes) {
     if (const Status status = CheckRange(code.start, code.size); !status.ok()) return status;
+    if (!AreDetailsInOrder(code)) return {StatusCode::kInvalidArgument, "registering lines out of order"};
   }
   if (next_id_ + codes.size() > kIdsEnd) return {StatusCode::kLimit, "registering code: all ids are used"};
   NewRange single;
@@ -729,8 +755,12 @@ Status MapState::RegisterRanges(std::span<const CodeRegistration> codes, std::sp
                                 OnOverlap on_overlap, CodeEpoch epoch,
                                 const CodeRetiredVisitor* retired) noexcept {
   for (std::size_t i = 0; i < codes.size(); ++i) {
-    ranges[i] = {codes[i].start, codes[i].start + (codes[i].size - 1), static_cast<CodeId>(next_id_ + i),
-                 codes[i].kind,  static_cast<std::uint32_t>(i),        nullptr};
+    ranges[i] = {codes[i].start,
+                 codes[i].start + (codes[i].size - 1),
+                 static_cast<CodeId>(next_id_ + i),
+                 codes[i].kind,
+                 0,
+                 nullptr};
   }
   const auto by_start = [](const NewRange& a, const NewRange& b) { return a.start < b.start; };
   if (!std::is_sorted(ranges.begin(), ranges.end(), by_start))
@@ -753,7 +783,10 @@ Status MapState::RegisterRanges(std::span<const CodeRegistration> codes, std::sp
   }
   std::size_t made = 0;
   for (; status.ok() && made < ranges.size(); ++made) {
-    status = Make(codes[ranges[made].code], epoch, &ranges[made]);
+    NewRange* const range = &ranges[made];
+    status = OutOfMemory();
+    if (!descriptions_.Create(codes[range->id - next_id_], range->id, &range->description)) break;
+    status = Make(epoch, range);
     if (!status.ok()) break;
   }
   if (status.ok()) status = Insert(ranges, epoch, retired);
@@ -765,19 +798,20 @@ Status MapState::RegisterRanges(std::span<const CodeRegistration> codes, std::sp
 }
 
 Result<CodeId> MapState::Move(CodeId id, std::uintptr_t new_start, CodeEpoch epoch) noexcept {
-  const IdTable::Slot old = ids_.Find(id);
-  CodeDescriptor was;
-  if (!old || old.gone() || !Describe(id, &was)) {
+  IdTable::Entry entry;
+  CodeHit was;
+  if (!ids_.Find(id, &entry) || entry.gone_index != 0 ||
+      FindCode(*root_, entry.start, &was, NoProbe{}) != LookupResult::kFound) {
     return Status{StatusCode::kNotFound, "moving code that is not registered"};
   }
-  const CodeRegistration code = RegistrationOf(was, new_start);
-  if (const Status status = CheckRange(code.start, code.size); !status.ok()) return status;
+  if (const Status status = CheckRange(new_start, was.size); !status.ok()) return status;
   if (next_id_ == kIdsEnd) return Status{StatusCode::kLimit, "moving code: all ids are used"};
-  NewRange range = {code.start, code.start + (code.size - 1), static_cast<CodeId>(next_id_), code.kind, 0,
+  NewRange range = {new_start, new_start + (was.size - 1), static_cast<CodeId>(next_id_), was.kind, 0,
                     nullptr};
   if (!ForEachOverlap(range.start, range.last, [&](CodeId other) { return other == id; })) return Overlap();
   if (!history_.Reserve(live_ + history_.count() + 1)) return OutOfMemory();
-  if (const Status status = Make(code, epoch, &range); !status.ok()) return status;
+  if (!descriptions_.Copy(entry.description, range.id, &range.description)) return OutOfMemory();
+  if (const Status status = Make(epoch, &range); !status.ok()) return status;
   AddVictim(id, epoch);
   if (const Status status = Insert({&range, 1}, epoch, nullptr); !status.ok()) {
     Unmake(range);
@@ -790,8 +824,8 @@ Result<CodeId> MapState::Move(CodeId id, std::uintptr_t new_start, CodeEpoch epo
 
 Status MapState::Unregister(std::span<const CodeId> ids, CodeEpoch epoch) noexcept {
   for (const CodeId id : ids) {
-    const IdTable::Slot slot = ids_.Find(id);
-    if (!slot || slot.gone() || slot.retiring()) {
+    IdTable::Entry entry;
+    if (!ids_.Find(id, &entry) || entry.gone_index != 0) {
       SpareVictims();
       return {StatusCode::kNotFound, "unregistering code that is not registered"};
     }
@@ -842,18 +876,17 @@ bool MapState::Adopt(const MapState& old, CodeEpoch epoch) noexcept {
   for (std::uint32_t index = 1; done && index < old.history_.end(); ++index) {
     GoneRecord code = old.history_[index];
     if (code.death.raw == 0) continue;
-    const CodeDescriptor descriptor = old.DescribeGone(code);
-    const CodeEpoch base = old.ids_.BaseOf(code.id);
     if (code.death.raw > epoch) {
-      done = AdoptLive(descriptor, code.id, base);
+      done = AdoptLive(old, code);
       continue;
     }
     NewRange range = {code.start, 0, code.id, code.kind, 0, nullptr};
-    done = Make(RegistrationOf(descriptor, code.start), base, &range).ok();
+    done = descriptions_.CopyFrom(old.descriptions_, code.description, code.id, &range.description) &&
+           Make(old.ids_.BaseOf(code.id), &range).ok();
     if (!done) break;
-    code.description = range.code;
+    code.description = range.description;
     gone[gone_count] = history_.Create(code);
-    ids_.Find(code.id).SetGone(gone[gone_count]);
+    ids_.SetGone(code.id, gone[gone_count]);
     ++gone_count;
   }
   // Then all other code: the change at hand does not touch it, so lookups find it as ever.
@@ -862,10 +895,19 @@ bool MapState::Adopt(const MapState& old, CodeEpoch epoch) noexcept {
     const auto id = static_cast<CodeId>(next);
     // No id is given out twice, not even one that nobody got to see but in a lookup during the lost change.
     next_id_ = std::max(next_id_, next + 1);
-    const IdTable::Slot slot = old.ids_.Find(id);
-    if (slot.gone() || slot.birth() == 0 || slot.birth() > epoch || ids_.Find(id)) continue;
-    CodeDescriptor code;
-    if (old.Describe(id, &code)) done = AdoptLive(code, id, old.ids_.BaseOf(id));
+    IdTable::Entry entry;
+    CodeHit hit;
+    if (ids_.Find(id, &entry) || !old.ids_.Find(id, &entry)) continue;
+    if (entry.birth == 0 || entry.birth > epoch) continue;
+    if (FindCode(*old.root_, entry.start, &hit, NoProbe{}) != LookupResult::kFound || hit.id != id) continue;
+    GoneRecord code = {};
+    code.start = hit.start;
+    code.size = hit.size;
+    code.kind = hit.kind;
+    code.id = id;
+    code.birth = entry.birth;
+    code.description = entry.description;
+    done = AdoptLive(old, code);
   }
   if (done) {
     std::sort(gone, gone + gone_count, [&](std::uint32_t a, std::uint32_t b) {
@@ -879,11 +921,11 @@ bool MapState::Adopt(const MapState& old, CodeEpoch epoch) noexcept {
   return done;
 }
 
-bool MapState::AdoptLive(const CodeDescriptor& code, CodeId id, CodeEpoch base) noexcept {
-  NewRange range = {code.start, code.start + (code.size - 1), id, code.kind, 0, nullptr};
+bool MapState::AdoptLive(const MapState& old, const GoneRecord& code) noexcept {
+  NewRange range = {code.start, code.start + (code.size - 1), code.id, code.kind, 0, nullptr};
   return history_.Reserve(live_ + history_.end()) &&
-         Make(RegistrationOf(code, code.start), base, &range).ok() &&
-         Insert({&range, 1}, code.birth, nullptr).ok();
+         descriptions_.CopyFrom(old.descriptions_, code.description, code.id, &range.description) &&
+         Make(old.ids_.BaseOf(code.id), &range).ok() && Insert({&range, 1}, code.birth, nullptr).ok();
 }
 
 }  // namespace stackpipe::internal

@@ -28,8 +28,8 @@ struct NewRange {
   std::uintptr_t last;  // its last byte
   CodeId id;
   CodeKind kind;
-  std::uint32_t code;  // which of the registrations it is, then its description
-  Cell* whole;         // the one cell for all slots that the range covers fully, when made
+  std::uint32_t description;  // see DescriptionStore
+  Cell* whole;                // the one cell for all slots that the range covers fully, when made
 };
 
 enum class OnOverlap : std::uint8_t { kRefuse, kRetire };
@@ -62,7 +62,11 @@ class MapState {
   void Settle() noexcept;
 
   bool LookupAt(std::uintptr_t pc, CodeEpoch epoch, CodeHit* out) const noexcept;
-  bool Describe(CodeId id, CodeDescriptor* out) const noexcept;
+  // Any thread, no lock. kDeferred: changes of the very code interrupted each of a few attempts, which cannot
+  // be under the caller's lock. Code that the change at hand adds or ends has epochs that are not there yet.
+  LookupResult Describe(CodeId id, CodeDescriptor* out) const noexcept;
+  LookupResult Frames(CodeId id, std::uint32_t offset, CodeFrame* frames, std::size_t max,
+                      std::size_t* count) const noexcept;
   // The live ids from `*from` on, at most `max`; returns how many, and where to go on in `*from` (0: that was
   // all).
   std::size_t LiveIds(CodeId* from, CodeId* ids, std::size_t max) const noexcept;
@@ -80,6 +84,8 @@ class MapState {
   void AddVictim(CodeId id, CodeEpoch epoch) noexcept;
   void SpareVictims() noexcept;
   std::size_t RetireVictims(const CodeRetiredVisitor* retired, bool compact) noexcept;
+  template <typename Use>
+  LookupResult UseDescription(CodeId id, const Use& use) const noexcept;
   CodeDescriptor DescribeGone(const GoneRecord& code) const noexcept;
   void ForgetOldest() noexcept;
 
@@ -118,10 +124,10 @@ class MapState {
   Status RegisterRanges(std::span<const CodeRegistration> codes, std::span<NewRange> ranges,
                         OnOverlap on_overlap, CodeEpoch epoch, const CodeRetiredVisitor* retired) noexcept;
   Status Insert(std::span<NewRange> ranges, CodeEpoch epoch, const CodeRetiredVisitor* retired) noexcept;
-  Status Make(const CodeRegistration& code, CodeEpoch epoch, NewRange* range) noexcept;
+  Status Make(CodeEpoch epoch, NewRange* range) noexcept;
   void Unmake(const NewRange& range) noexcept;
   bool Adopt(const MapState& old, CodeEpoch epoch) noexcept;
-  bool AdoptLive(const CodeDescriptor& code, CodeId id, CodeEpoch base) noexcept;
+  bool AdoptLive(const MapState& old, const GoneRecord& code) noexcept;
 
   RadixRoot* root_ = nullptr;
   CellPool pool_;

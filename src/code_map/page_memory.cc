@@ -38,6 +38,12 @@ void* AllocateDensePages(std::size_t bytes) noexcept {
   return pages + before;
 }
 
+void DropPages(void* pages, std::size_t bytes) noexcept {
+  const int saved_errno = errno;
+  madvise(pages, bytes, MADV_DONTNEED);
+  errno = saved_errno;
+}
+
 void FreePages(void* pages, std::size_t bytes) noexcept {
   if (pages != nullptr) munmap(pages, bytes);
 }

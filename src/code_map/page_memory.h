@@ -17,6 +17,8 @@ void* AllocatePages(std::size_t bytes) noexcept;
 // that random access to much memory misses the TLB less; they are committed as a whole.
 inline constexpr std::size_t kHugePage = std::size_t{2} << 20;
 void* AllocateDensePages(std::size_t bytes) noexcept;
+// Gives the memory back but not the addresses, where zeros are read from then on.
+void DropPages(void* pages, std::size_t bytes) noexcept;
 void FreePages(void* pages, std::size_t bytes) noexcept;
 
 // Test seam: after `allowed` further allocations each one fails, in the whole process. Negative: none fails.

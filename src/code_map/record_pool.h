@@ -2,13 +2,15 @@
 //
 // RecordPool: records of one type with 32-bit numbers from 1 that do not move, used again after they are
 // freed. Room can be reserved without being used: it costs addresses, not memory. T has a `next`, which is
-// the pool's while the record is free. For the writer only; not thread-safe.
+// the pool's while the record is free. For the writer only, but for At: what was a record once stays one of
+// the same type, so a reader may look at it at any time, and finds out by itself what it has met.
 #ifndef STACKPIPE_CODE_MAP_RECORD_POOL_H_
 #define STACKPIPE_CODE_MAP_RECORD_POOL_H_
 
 #include <cstddef>
 #include <cstdint>
 
+#include "code_map/atomic_word.h"
 #include "code_map/page_memory.h"
 
 namespace stackpipe::internal {
@@ -28,11 +30,11 @@ class RecordPool {
   bool Reserve(std::size_t count) noexcept {
     while (std::size_t{page_count_} * kPageRecords < count + 1) {
       if (page_count_ == kPagesMax) return false;
-      if (pages_ == nullptr) pages_ = static_cast<T**>(AllocatePages(kPagesMax * sizeof(T*)));
+      if (pages_ == nullptr) Release(&pages_, static_cast<T**>(AllocatePages(kPagesMax * sizeof(T*))));
       if (pages_ == nullptr) return false;
       auto* const page = static_cast<T*>(AllocatePages(kPageBytes));
       if (page == nullptr) return false;
-      pages_[page_count_++] = page;
+      Release(&pages_[page_count_++], page);
     }
     return true;
   }
@@ -40,7 +42,10 @@ class RecordPool {
   std::uint32_t Allocate() noexcept {
     ++count_;
     const std::uint32_t index = free_;
-    if (index == 0) return end_++;
+    if (index == 0) {
+      Release(&end_, end_ + 1);
+      return end_ - 1;
+    }
     free_ = (*this)[index].next;
     return index;
   }
@@ -53,6 +58,12 @@ class RecordPool {
   T& operator[](std::uint32_t index) noexcept { return pages_[index / kPageRecords][index % kPageRecords]; }
   const T& operator[](std::uint32_t index) const noexcept {
     return pages_[index / kPageRecords][index % kPageRecords];
+  }
+
+  // Readers. nullptr: there never was such a record.
+  const T* At(std::uint32_t index) const noexcept {
+    if (index == 0 || index >= Acquire(end_)) return nullptr;
+    return &Acquire(Acquire(pages_)[index / kPageRecords])[index % kPageRecords];
   }
 
   std::size_t count() const noexcept { return count_; }

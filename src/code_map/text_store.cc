@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: MIT
 #include "code_map/text_store.h"
 
+#include <algorithm>
 #include <bit>
 #include <cstring>
+
+#include "code_map/atomic_word.h"
 
 namespace stackpipe::internal {
 
@@ -25,12 +28,20 @@ std::uint32_t HashOf(std::string_view text) {
   return static_cast<std::uint32_t>((hash ^ hash >> 29) * kOdd >> 32);
 }
 
+// Into memory that a reader of what was there may still look at.
+void CopyInto(void* to, std::string_view text) {
+  auto* const words = static_cast<std::uint64_t*>(to);
+  for (std::size_t at = 0; at < text.size(); at += sizeof *words) {
+    std::uint64_t word = 0;
+    std::memcpy(&word, text.data() + at, std::min(sizeof word, text.size() - at));
+    Release(&words[at / sizeof word], word);
+  }
+}
+
 }  // namespace
 
 TextStore::~TextStore() {
-  for (std::uint32_t i = 1; i <= chunk_count_; ++i) {
-    if (chunks_[i].memory != nullptr) FreePages(chunks_[i].memory, chunks_[i].bytes);
-  }
+  for (std::uint32_t i = 1; i <= chunk_count_; ++i) FreePages(chunks_[i].memory, chunks_[i].bytes);
   FreePages(chunks_, kChunksMax * sizeof(Chunk));
 }
 
@@ -60,8 +71,8 @@ bool TextStore::Intern(std::string_view text, std::uint32_t* handle) noexcept {
   Text* head = At(fresh);
   head->hash = hash;
   head->held = 1;
-  head->length = static_cast<std::uint32_t>(text.size());
-  std::memcpy(head + 1, text.data(), text.size());
+  internal::Release(&head->length, static_cast<std::uint32_t>(text.size()));
+  CopyInto(head + 1, text);
   index_.Insert(hash, fresh);
   *handle = fresh;
   return true;
@@ -79,27 +90,30 @@ bool TextStore::Release(std::uint32_t handle) noexcept {
 bool TextStore::HeldOnce(std::uint32_t handle) const noexcept { return handle != 0 && At(handle)->held == 1; }
 
 std::string_view TextStore::View(std::uint32_t handle) const noexcept {
-  if (handle == 0) return {};
-  const Text* head = At(handle);
-  return {reinterpret_cast<const char*>(head + 1), head->length};
+  const Chunk* const chunks = Acquire(chunks_);
+  if (handle == 0 || chunks == nullptr) return {};
+  const std::byte* const memory = Acquire(chunks[handle >> 16].memory);
+  if (memory == nullptr) return {};
+  const auto* const head = reinterpret_cast<const Text*>(memory + (handle & 0xffff) * kUnit);
+  return {reinterpret_cast<const char*>(head + 1), Acquire(head->length)};
+}
+
+void TextStore::Hold(std::uint32_t handle) noexcept {
+  if (handle != 0) ++At(handle)->held;
 }
 
 std::uint32_t TextStore::NewChunk(std::size_t bytes) noexcept {
   if (chunks_ == nullptr) {
-    chunks_ = static_cast<Chunk*>(AllocatePages(kChunksMax * sizeof(Chunk)));
-    if (chunks_ == nullptr) return 0;
+    auto* const chunks = static_cast<Chunk*>(AllocatePages(kChunksMax * sizeof(Chunk)));
+    if (chunks == nullptr) return 0;
+    internal::Release(&chunks_, chunks);
   }
-  if (first_free_chunk_ == 0 && chunk_count_ + 1 == kChunksMax) return 0;
-  auto* memory = static_cast<std::byte*>(AllocatePages(bytes));
+  if (chunk_count_ + 1 == kChunksMax) return 0;
+  auto* const memory = static_cast<std::byte*>(AllocatePages(bytes));
   if (memory == nullptr) return 0;
-  std::uint32_t chunk = first_free_chunk_;
-  if (chunk != 0) {
-    first_free_chunk_ = static_cast<std::uint32_t>(chunks_[chunk].bytes);
-  } else {
-    chunk = ++chunk_count_;
-  }
-  chunks_[chunk] = {memory, bytes};
-  return chunk;
+  chunks_[++chunk_count_].bytes = bytes;
+  internal::Release(&chunks_[chunk_count_].memory, memory);
+  return chunk_count_;
 }
 
 std::uint32_t TextStore::Allocate(std::size_t length) noexcept {
@@ -125,10 +139,20 @@ std::uint32_t TextStore::Allocate(std::size_t length) noexcept {
   return handle;
 }
 
+// The first free chunk that is large enough and not twice as large, or a new one.
 std::uint32_t TextStore::AllocateLarge(std::size_t bytes) noexcept {
-  const std::uint32_t chunk = NewChunk(bytes);
+  std::uint32_t* link = &first_free_chunk_;
+  while (*link != 0 && (chunks_[*link].bytes < bytes || chunks_[*link].bytes > 2 * bytes)) {
+    link = &chunks_[*link].next_free;
+  }
+  std::uint32_t chunk = *link;
+  if (chunk != 0) {
+    *link = chunks_[chunk].next_free;
+  } else {
+    chunk = NewChunk(bytes);
+  }
   if (chunk == 0) return 0;
-  bytes_ += bytes;
+  bytes_ += chunks_[chunk].bytes;
   return chunk << 16;
 }
 
@@ -136,10 +160,10 @@ void TextStore::Free(std::uint32_t handle) noexcept {
   Text* head = At(handle);
   const std::size_t units = UnitsFor(head->length);
   if (units > kChunkUnits) {
-    Chunk* chunk = &chunks_[handle >> 16];
+    Chunk* const chunk = &chunks_[handle >> 16];
     bytes_ -= chunk->bytes;
-    FreePages(chunk->memory, chunk->bytes);
-    *chunk = {nullptr, first_free_chunk_};  // `bytes` is the link now
+    DropPages(chunk->memory, chunk->bytes);
+    chunk->next_free = first_free_chunk_;
     first_free_chunk_ = handle >> 16;
     return;
   }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 //
 // TextStore: each distinct text once, counted, behind a handle of 32 bits. A text does not move while
-// somebody holds it. For the writer only; not thread-safe.
+// somebody holds it. For the writer only, but for View.
 #ifndef STACKPIPE_CODE_MAP_TEXT_STORE_H_
 #define STACKPIPE_CODE_MAP_TEXT_STORE_H_
 
@@ -23,11 +23,14 @@ class TextStore {
   // Holds `text` once more; 0 is the empty text. False: out of memory (or the text is larger than 4 GiB), and
   // nothing has changed.
   bool Intern(std::string_view text, std::uint32_t* handle) noexcept;
+  // Holds a text once more that is held already.
+  void Hold(std::uint32_t handle) noexcept;
   // Holds it once less. True: that was the last, the text is gone.
   bool Release(std::uint32_t handle) noexcept;
   // True if one Release would be the last.
   bool HeldOnce(std::uint32_t handle) const noexcept;
-  // Valid as long as the handle is held.
+  // Valid as long as the handle is held. Any thread, no lock; while the handle is not held the view may be of
+  // anything, but looking for it does no harm.
   std::string_view View(std::uint32_t handle) const noexcept;
 
   // Bytes of all texts, used or free, and of the index.
@@ -48,9 +51,11 @@ class TextStore {
   static constexpr std::size_t kChunksMax = std::size_t{1} << 16;
   static constexpr unsigned kExactClasses = 64;             // 1 to 64 units
   static constexpr unsigned kClasses = kExactClasses + 10;  // then powers of two up to a chunk
+  // Memory is given back when the store goes: a reader may look at a handle that is not held any more.
   struct Chunk {
     std::byte* memory;
     std::size_t bytes;
+    std::uint32_t next_free;
   };
 
   static std::size_t UnitsFor(std::size_t length) { return 1 + (length + kUnit - 1) / kUnit; }
@@ -67,7 +72,7 @@ class TextStore {
   HashIndex index_;          // hash of a text -> handles
   Chunk* chunks_ = nullptr;  // kChunksMax of them, committed as they are touched
   std::uint32_t chunk_count_ = 0;
-  std::uint32_t first_free_chunk_ = 0;  // of those whose text was large; linked through `bytes`
+  std::uint32_t first_free_chunk_ = 0;  // of those whose text was large
   std::uint32_t fill_chunk_ = 0;        // the chunk that is being given out, and how much of it
   std::size_t fill_used_ = kChunkUnits;
   std::uint32_t free_[kClasses] = {};
