@@ -186,7 +186,7 @@ class CodeMap {
                               const CodeRetiredVisitor* retired = nullptr);
 
   // Finds the code that owns `pc` now; `*out` is set only with kFound. AS-safe; any thread, registered
-  // anywhere or not, at any time of its life. Wait-free: about 20 loads for an attempt, at most 8 attempts,
+  // anywhere or not, at any time of its life. Wait-free: fewer than 30 loads for an attempt, at most 8 attempts,
   // and a second one only if a writer replaced the very 32 KiB of the map that hold `pc` meanwhile. Writes
   // nothing but `*out`.
   LookupResult Find(std::uintptr_t pc, CodeHit* out) const noexcept {
