@@ -186,9 +186,9 @@ class CodeMap {
                               const CodeRetiredVisitor* retired = nullptr);
 
   // Finds the code that owns `pc` now; `*out` is set only with kFound. AS-safe; any thread, registered
-  // anywhere or not, at any time of its life. Wait-free: fewer than 30 loads for an attempt, at most 8 attempts,
-  // and a second one only if a writer replaced the very 32 KiB of the map that hold `pc` meanwhile. Writes
-  // nothing but `*out`.
+  // anywhere or not, at any time of its life. Wait-free: fewer than 30 loads for an attempt, at most 8
+  // attempts, and a second one only if a writer replaced the very 32 KiB of the map that hold `pc` meanwhile.
+  // Writes nothing but `*out`.
   LookupResult Find(std::uintptr_t pc, CodeHit* out) const noexcept {
     const internal::RadixRoot* root = root_.load(std::memory_order_seq_cst);  // pairs with Change::Make
     return root == nullptr ? LookupResult::kNone : FindIn(*root, pc, out);

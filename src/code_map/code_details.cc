@@ -9,9 +9,7 @@ namespace {
 
 constexpr std::size_t kNumberBytesMax = 5;
 
-std::uint32_t Zigzag(std::uint32_t difference) {
-  return difference << 1 ^ (0 - (difference >> 31));
-}
+std::uint32_t Zigzag(std::uint32_t difference) { return difference << 1 ^ (0 - (difference >> 31)); }
 std::uint32_t Unzigzag(std::uint32_t coded) { return coded >> 1 ^ (0 - (coded & 1)); }
 
 }  // namespace

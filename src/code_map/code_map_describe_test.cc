@@ -185,8 +185,8 @@ TEST(CodeMapDescribeTest, WithoutMemoryADescriptionIsMadeWholeOrNotAtAll) {
   }
 }
 
-// Readers describe ids of which some are registered, some gone, some forgotten, while a writer changes them all:
-// what they are told is of the id that they asked for, or nothing.
+// Readers describe ids of which some are registered, some gone, some forgotten, while a writer changes them
+// all: what they are told is of the id that they asked for, or nothing.
 TEST(CodeMapDescribeTest, DescriptionsAreRightWhileWritersWork) {  // Proves: B3
   CodeMap map;
   std::atomic<CodeId> newest{0};
