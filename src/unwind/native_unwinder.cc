@@ -289,7 +289,7 @@ Status NativeUnwinder::Refresh(bool quiescent) {
   impl.listed = true;
 
   std::unique_ptr<const UnwindSnapshot> snapshot = impl.MakeSnapshot();
-  impl.retired.emplace_back(snapshot_.exchange(snapshot.release(), std::memory_order_acq_rel));
+  impl.retired.emplace_back(snapshot_.exchange(snapshot.release()));
   return Status();
 }
 

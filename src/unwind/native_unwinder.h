@@ -106,7 +106,9 @@ class NativeUnwinder {
 
   // The tables in force. Invariant: what this points to, and all that hangs on it, is constant until it is
   // freed, and is freed only by a Refresh(true) that comes after the Refresh which replaced it, or by the
-  // destructor. Pairs: Refresh stores (release), Step loads (acquire), once for each step.
+  // destructor. Pairs: Refresh stores, Step loads, once for each step. Sequentially
+  // consistent: a handler counts itself before it loads this, and a grace period stores this before it looks
+  // at the count.
   std::atomic<const UnwindSnapshot*> snapshot_;
   static_assert(std::atomic<const UnwindSnapshot*>::is_always_lock_free);
   std::unique_ptr<Impl> impl_;

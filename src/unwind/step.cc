@@ -162,7 +162,7 @@ bool NativeUnwinder::Step(Registers* regs, bool* is_caller, const StackBounds& b
   const std::uint64_t pc = *is_caller ? regs->pc - 1 : regs->pc;
   const auto* segment = hint != nullptr ? static_cast<const UnwindSegment*>(hint->segment) : nullptr;
   if (segment == nullptr || !segment->Holds(pc)) {
-    segment = snapshot_.load(std::memory_order_acquire)->Find(pc);
+    segment = snapshot_.load()->Find(pc);
     if (segment == nullptr) {
       *reason = StopReason::kUnknownCode;
       return false;
