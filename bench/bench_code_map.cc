@@ -259,14 +259,30 @@ class Changer {
     }
   }
   void InsertAndRemove() {
-    map_->Remove(map_->Insert(ranges_[next_]));
+    const auto handle = map_->Insert(ranges_[next_]);
+    failed_ += handle == typename Map::Handle{} ? 1 : 0;
+    map_->Remove(handle);
     next_ = (next_ + 1) % ranges_.size();
+  }
+  // That no change failed, and that changes do what they claim: for when the clock is stopped.
+  bool Works() {
+    for (int i = 0; i < 5; ++i) {
+      const Range& range = ranges_[next_];
+      Answer answer;
+      const auto handle = map_->Insert(range);
+      const bool found = map_->Lookup(range.start, &answer) && answer.start == range.start;
+      map_->Remove(handle);
+      if (!found || map_->Lookup(range.start, &answer)) return false;
+      next_ = (next_ + 1) % ranges_.size();
+    }
+    return failed_ == 0;
   }
 
  private:
   Map* map_;
   std::vector<Range> ranges_ = std::vector<Range>(std::size_t{1} << 16);
   std::size_t next_ = 0;
+  std::size_t failed_ = 0;
 };
 
 template <typename Map>
@@ -284,12 +300,15 @@ void BM_LookupUnderChurn(benchmark::State& state, std::size_t count, std::uint64
   if (map == nullptr) return state.SkipWithError("cannot load");
   const Queries& queries = HitsOf(count);
   PinTo(0);
+  std::atomic<bool> ready{false};
   std::atomic<bool> stop{false};
   std::atomic<std::uint64_t> changes{0};
+  bool works = true;
   std::thread writer([&] {
     PinTo(1);
-    if (changes_per_s == 0) return;
+    if (changes_per_s == 0) return ready.store(true);
     Changer<Map> changer(map, count);
+    ready.store(true);
     const std::uint64_t begin = NowNs();
     for (std::uint64_t pairs = 0; !stop.load();) {
       if ((NowNs() - begin) * changes_per_s / 2 < pairs * 1'000'000'000) continue;
@@ -297,12 +316,14 @@ void BM_LookupUnderChurn(benchmark::State& state, std::size_t count, std::uint64
       ++pairs;
       changes.store(2 * pairs, std::memory_order_relaxed);
     }
+    works = changer.Works();
   });
   // In steps of 1 ns up to 64 us; what takes longer is in the last one.
   std::vector<std::uint64_t> histogram(65536);
   std::uint64_t longest = 0;
   std::size_t i = 0;
   std::size_t wrong = 0;
+  while (!ready.load()) sched_yield();
   const std::uint64_t begin = NowNs();
   std::uint64_t before = begin;
   for (auto _ : state) {
@@ -330,7 +351,8 @@ void BM_LookupUnderChurn(benchmark::State& state, std::size_t count, std::uint64
   state.counters["p99.9_ns"] = percentile(0.999);
   state.counters["max_ns"] = static_cast<double>(longest);
   state.counters["changes_per_s"] = static_cast<double>(changes.load()) * 1e9 / static_cast<double>(elapsed);
-  if (wrong != 0) state.SkipWithError("wrong answers, or none for a registered range");
+  if (wrong != 0) return state.SkipWithError("wrong answers, or none for a registered range");
+  if (!works) state.SkipWithError("changes without effect");
 }
 
 std::size_t ResidentBytes() {

@@ -10,6 +10,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <cstddef>
 #include <cstdint>
 #include <cstring>
 #include <filesystem>
@@ -63,7 +64,9 @@ class DlFindObject {
     dl_find_object found;
     if (_dl_find_object(reinterpret_cast<void*>(functions_[i]), &found) != 0) return false;
     benchmark::DoNotOptimize(found);
-    return found.dlfo_map_start <= reinterpret_cast<void*>(functions_[i]);
+    // Objects do not overlap: no other holds this pc.
+    const auto pc = reinterpret_cast<std::byte*>(functions_[i]);
+    return found.dlfo_map_start <= pc && pc < found.dlfo_map_end;
   }
 
  private:
