@@ -8,16 +8,20 @@
 // All maps get the same ranges and queries and copy the same answer out; each answer is compared with the
 // right one while the clock runs, and a wrong one fails the benchmark.
 #include <benchmark/benchmark.h>
+#include <poll.h>
 #include <pthread.h>
 #include <sched.h>
 #include <signal.h>
+#include <sys/eventfd.h>
 #include <time.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
+#include <csignal>
 #include <cstdio>
 #include <memory>
+#include <mutex>
 #include <random>
 #include <string>
 #include <thread>
@@ -312,6 +316,96 @@ void BM_InsertRemove(benchmark::State& state, std::size_t count) {
   if (map == nullptr) return state.SkipWithError("cannot load");
   Changer<Map> changer(map, count);
   for (auto _ : state) changer.InsertAndRemove();
+  if (!changer.Works()) state.SkipWithError("changes without effect");
+}
+
+// A reader that a signal stops inside a lookup, between its call and its return. It stays there until this is
+// destroyed, or until no change was reported for half a second: then the writer waits for the reader.
+template <typename Map>
+class StoppedReader {
+ public:
+  StoppedReader(const Map& map, const Queries& queries) {
+    release_ = eventfd(0, EFD_CLOEXEC);
+    done_ = false;
+    waited_for_ = false;
+    changes_ = 0;
+    wrong_ = 0;
+    struct sigaction action = {};
+    action.sa_handler = Stop;
+    sigaction(SIGUSR2, &action, &old_);
+    thread_ = std::thread([&] {
+      PinTo(1);
+      for (std::size_t i = 0; !done_.load(); i = (i + 1) & (kQueries - 1)) {
+        in_lookup_ = 1;
+        std::atomic_signal_fence(std::memory_order_seq_cst);
+        const bool right = IsRight(map, queries.pcs[i], queries.ids[i]);
+        std::atomic_signal_fence(std::memory_order_seq_cst);
+        in_lookup_ = 0;
+        wrong_ += right ? 0 : 1;
+      }
+    });
+    do {
+      handled_ = false;
+      pthread_kill(thread_.native_handle(), SIGUSR2);
+      while (!handled_.load()) sched_yield();
+    } while (!stopped_.load());
+  }
+  ~StoppedReader() { Release(); }
+  StoppedReader(const StoppedReader&) = delete;
+  StoppedReader& operator=(const StoppedReader&) = delete;
+
+  void Changed() { changes_.store(changes_.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed); }
+  void Release() {
+    if (!thread_.joinable()) return;
+    done_ = true;
+    const std::uint64_t one = 1;
+    (void)!write(release_, &one, sizeof one);
+    thread_.join();
+    sigaction(SIGUSR2, &old_, nullptr);
+    close(release_);
+  }
+  // Once it is released.
+  bool waited_for() const { return waited_for_.load(); }
+  std::size_t wrong() const { return wrong_; }
+
+ private:
+  static void Stop(int) {
+    const bool stop = in_lookup_ != 0;
+    stopped_ = stop;
+    handled_ = true;
+    pollfd released = {release_, POLLIN, 0};
+    for (std::uint64_t seen = 0; stop && poll(&released, 1, 500) == 0;) {
+      const std::uint64_t changes = changes_.load();
+      waited_for_ = changes == seen;
+      if (changes == seen) return;
+      seen = changes;
+    }
+  }
+
+  static inline int release_;
+  static inline std::atomic<bool> done_, handled_, stopped_, waited_for_;
+  static inline std::atomic<std::uint64_t> changes_;
+  static inline volatile std::sig_atomic_t in_lookup_;
+  static inline std::size_t wrong_;
+  struct sigaction old_;
+  std::thread thread_;
+};
+
+template <typename Map>
+void BM_InsertWithStoppedReader(benchmark::State& state, std::size_t count) {
+  Map* map = Loaded<Map>(count);
+  if (map == nullptr) return state.SkipWithError("cannot load");
+  PinTo(0);
+  Changer<Map> changer(map, count);
+  StoppedReader<Map> reader(*map, HitsOf(count));
+  for (auto _ : state) {
+    changer.InsertAndRemove();
+    reader.Changed();
+  }
+  reader.Release();
+  if (reader.waited_for()) return state.SkipWithError("the writer waits for the stopped reader");
+  if (reader.wrong() != 0) return state.SkipWithError("wrong answers");
+  if (!changer.Works()) state.SkipWithError("changes without effect");
 }
 
 // Each lookup's own time, while another thread makes so many changes a second.
@@ -436,10 +530,16 @@ void RegisterAll(const char* map, bool has_cheap_changes) {
         ->UseRealTime();
     RegisterBenchmark(Name("BM_LookupCold", map, count).c_str(), BM_LookupCold<Map>, count)
         ->UseManualTime()
-        ->Iterations(100);
+        ->Iterations(20);
     RegisterBenchmark(Name("BM_LookupInSignal", map, count).c_str(), BM_LookupInSignal<Map>, count)
         ->UseManualTime()
-        ->Iterations(1000);
+        ->Iterations(200);
+    // Not where nothing protects a reader; and once where the writer waits until the reader gives way.
+    if (has_cheap_changes && (count == 1'000 || std::is_same_v<Map, Stackpipe>)) {
+      RegisterBenchmark(Name("BM_InsertWithStoppedReader", map, count).c_str(),
+                        BM_InsertWithStoppedReader<Map>, count)
+          ->UseRealTime();
+    }
     for (const std::uint64_t rate : {0u, 1'000u, 100'000u}) {
       if (!has_cheap_changes && rate != 0) continue;
       const std::string name = Name("BM_LookupUnderChurn", map, count) + "/" + std::to_string(rate);
