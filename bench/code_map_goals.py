@@ -9,7 +9,10 @@
 
 Each process of bench_code_map loads one map at one size. A round runs all of them once; of those that are compared, another one
 comes first in each round. Ratios are taken within a round, where the maps ran within seconds of each other. Lookups and changes are CPU
-time, so that other programs count less; what is marked "wall" is not. malloc is told to ask for huge pages, since the map does so itself.
+time, so that other programs count less; what is marked "wall" is not.
+
+malloc is told to ask for huge pages, since the map does so itself and its rivals use malloc: at a million ranges that makes up to a factor of
+two for flat_array. GLIBC_TUNABLES=glibc.malloc.hugetlb=0 in the environment measures them without.
 
   bench/code_map_goals.py BUILD_DIR [--rounds 15] [--quick] [--json FILE]
 
@@ -231,9 +234,9 @@ if mscorlib:
     goals.append(("a real image (mscorlib, %s methods and stubs), with opening its file" % number(methods), "none",
                   spread(mscorlib, " ms"), ""))
 
-print("Rounds: %d%s, in %.1f minutes; %s%s.\n" % (
+print("Rounds: %d%s, in %.1f minutes; %s; %s%s.\n" % (
     rounds, " (quick: the figures are rough)" if args.quick else "", took / 60,
-    "pinned" if pinned else "NOT pinned: there is no taskset",
+    "huge pages for all maps" if "hugetlb=1" in environment["GLIBC_TUNABLES"] else "huge pages for stackpipe only", "pinned" if pinned else "NOT pinned: there is no taskset",
     "" if len(cores) > 1 else "; ONE core: figures with two threads say nothing"))
 table(*goals)
 
