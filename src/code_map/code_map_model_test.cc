@@ -270,7 +270,7 @@ class CodeMapModelTest : public testing::TestWithParam<std::tuple<int, int>> {
   unsigned seed() const { return static_cast<unsigned>(std::get<1>(GetParam())); }
 };
 
-// Proves: B1, B3
+// Proves: B1, B3; tests 6, 9 and 24 of the list
 TEST_P(CodeMapModelTest, AgreesWithTheObviousMap) {
   SCOPED_TRACE(shape().name);
   Driver driver(shape(), seed(), false);
@@ -283,7 +283,7 @@ TEST_P(CodeMapModelTest, AgreesWithTheObviousMap) {
   }
 }
 
-// Proves: B5
+// Proves: B5; test 22 of the list
 TEST_P(CodeMapModelTest, WithoutMemoryNothingChanges) {
   SCOPED_TRACE(shape().name);
   Driver driver(shape(), seed() + 1000, true);

@@ -2,7 +2,14 @@
 #include "stackpipe/code_map.h"
 
 #include <gtest/gtest.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
+#include <cstring>
+#include <functional>
+#include <new>
 #include <string>
 #include <vector>
 
@@ -40,6 +47,43 @@ CodeId IdAt(const CodeMap& map, std::uintptr_t pc, CodeEpoch epoch) {
   return map.LookupAt(pc, epoch, &hit) ? hit.id : 0;
 }
 
+// All that a map says about some addresses, now and at each epoch so far, and about all of its ids. What a
+// change must not do, it must not do to any of this.
+struct Snapshot {
+  std::vector<CodeId> now, then;
+  std::vector<std::string> descriptions;
+  std::vector<CodeId> live;
+  std::size_t live_count;
+  CodeEpoch epoch;
+  bool operator==(const Snapshot&) const = default;
+};
+
+Snapshot Take(const CodeMap& map, const std::vector<std::uintptr_t>& pcs, CodeId id_max) {
+  Snapshot out;
+  out.live_count = map.live_count();
+  out.epoch = map.epoch();
+  for (const std::uintptr_t pc : pcs) {
+    out.now.push_back(IdAt(map, pc));
+    for (CodeEpoch epoch = 0; epoch <= out.epoch; ++epoch) out.then.push_back(IdAt(map, pc, epoch));
+  }
+  for (CodeId id = 1; id <= id_max; ++id) {
+    CodeDescriptor code;
+    std::string text = "none";
+    if (map.Describe(id, &code)) {
+      text = std::to_string(code.start) + ' ' + std::to_string(code.size) + ' ' + std::to_string(code.birth) +
+             ' ' + std::to_string(code.death) + ' ' + std::to_string(code.owner);
+      for (const std::string_view part : {code.name_space, code.name, code.signature, code.source_file}) {
+        text += '|';
+        text += part;
+      }
+    }
+    out.descriptions.push_back(text);
+  }
+  map.ForEachLive([](void* to, CodeId id) { static_cast<std::vector<CodeId>*>(to)->push_back(id); },
+                  &out.live);
+  return out;
+}
+
 TEST(CodeMapTest, EmptyMapFindsNothing) {
   CodeMap map;
   CodeHit hit;
@@ -60,6 +104,7 @@ TEST(CodeMapTest, AHitSaysAllOfTheRange) {
   EXPECT_EQ(hit.size, 77u);
 }
 
+// Proves: tests 23 and 24 of the list
 TEST(CodeMapTest, BordersAreExact) {
   CodeMap map;
   const CodeId a = Add(map, kBase, 16);
@@ -76,6 +121,7 @@ TEST(CodeMapTest, BordersAreExact) {
   EXPECT_EQ(IdAt(map, kBase + 49), 0u);
 }
 
+// Proves: test 23 of the list
 TEST(CodeMapTest, TheLastByteOfACellIsLikeAnyOther) {
   for (const std::uintptr_t count : {1u, 5u, 6u, 7u, 12u, 150u}) {
     CodeMap map;
@@ -93,6 +139,7 @@ TEST(CodeMapTest, TheLastByteOfACellIsLikeAnyOther) {
   }
 }
 
+// Proves: test 23 of the list
 TEST(CodeMapTest, ZeroSizeAndWrapAreRefused) {
   CodeMap map;
   EXPECT_EQ(map.Register(Code(kBase, 0)).status().code(), StatusCode::kInvalidArgument);
@@ -103,6 +150,7 @@ TEST(CodeMapTest, ZeroSizeAndWrapAreRefused) {
   EXPECT_EQ(IdAt(map, kBase), 0u);
 }
 
+// Proves: test 23 of the list
 TEST(CodeMapTest, AnyAddressMayBeAskedFor) {
   CodeMap map;
   const CodeId low = Add(map, 0, 1);
@@ -137,6 +185,7 @@ TEST(CodeMapTest, TooManyRegionsIsALimitAndChangesNothing) {
   for (std::uintptr_t i = 0; i < ids.size(); ++i) EXPECT_EQ(IdAt(map, ((i + 1) << 47) + 99), ids[i]);
 }
 
+// Proves: test 8 of the list
 TEST(CodeMapTest, OverlapsAreRefusedAndChangeNothing) {
   CodeMap map;
   const CodeId id = Add(map, kBase + 100, 100);
@@ -152,6 +201,7 @@ TEST(CodeMapTest, OverlapsAreRefusedAndChangeNothing) {
   EXPECT_EQ(IdAt(map, kBase + 200), 0u);
 }
 
+// Proves: test 8 of the list
 TEST(CodeMapTest, UnregisteringTwiceOrTheUnknownIsAnErrorAndChangesNothing) {
   CodeMap map;
   const CodeId a = Add(map, kBase, 10);
@@ -166,7 +216,7 @@ TEST(CodeMapTest, UnregisteringTwiceOrTheUnknownIsAnErrorAndChangesNothing) {
   EXPECT_EQ(IdAt(map, kBase + 10), b);
 }
 
-// Proves: B6
+// Proves: B6; test 28 of the list
 TEST(CodeMapTest, AFailedRegistrationNeverUnregistersAnything) {
   CodeMap map;
   const CodeId id = Add(map, kBase, 100);
@@ -176,7 +226,7 @@ TEST(CodeMapTest, AFailedRegistrationNeverUnregistersAnything) {
   EXPECT_EQ(IdAt(map, kBase + 50), id);
 }
 
-// Proves: B7
+// Proves: B7; tests 9 and 11 of the list
 TEST(CodeMapTest, AnOldSampleOfAReusedAddressResolvesToTheOldCode) {
   CodeMap map;
   const CodeEpoch before = map.epoch();
@@ -198,6 +248,7 @@ TEST(CodeMapTest, AnOldSampleOfAReusedAddressResolvesToTheOldCode) {
   EXPECT_EQ(code.death, between);
 }
 
+// Proves: test 10 of the list
 TEST(CodeMapTest, OneReuseMayOverlapSeveralOldRanges) {
   CodeMap map;
   const CodeId a = Add(map, kBase, 100);
@@ -212,6 +263,7 @@ TEST(CodeMapTest, OneReuseMayOverlapSeveralOldRanges) {
   }
 }
 
+// Proves: test 29 of the list
 TEST(CodeMapTest, TrimmedCodeIsUnknown) {
   CodeMap map;
   const CodeId a = Add(map, kBase, 100);
@@ -227,6 +279,7 @@ TEST(CodeMapTest, TrimmedCodeIsUnknown) {
   EXPECT_TRUE(map.Describe(b, &code));
 }
 
+// Proves: test 17 of the list
 TEST(CodeMapTest, DescriptionsAreCopiedAndComplete) {
   CodeMap map;
   std::string text = "texts that change after the call";
@@ -257,7 +310,7 @@ TEST(CodeMapTest, DescriptionsAreCopiedAndComplete) {
   EXPECT_EQ(out.death, 0u);
 }
 
-// Proves: B3
+// Proves: B3; tests 23, 24 and 25 of the list
 TEST(CodeMapTest, RangesOfAnySizeAndPlaceResolveAtEachEdge) {
   for (const std::size_t size : {std::size_t{1}, 255 * std::size_t{1}, 64 * kKiB - 1, 64 * kKiB,
                                  64 * kKiB + 1, 128 * kKiB, 10 * kMiB, kGiB, 5 * kGiB + 3}) {
@@ -274,10 +327,20 @@ TEST(CodeMapTest, RangesOfAnySizeAndPlaceResolveAtEachEdge) {
         ASSERT_EQ(hit.start, start);
         ASSERT_EQ(hit.size, size);
       }
+      // Both sides of each border of a cell, up to 1 GiB.
+      const std::uintptr_t first_border = (start | 0xffff) + 1;
+      for (std::uintptr_t at = first_border; size <= kGiB && at < start + size; at += 64 * kKiB) {
+        ASSERT_EQ(IdAt(map, at - 1), id);
+        ASSERT_EQ(IdAt(map, at), id);
+      }
       EXPECT_EQ(IdAt(map, start + size - 1), id);
       EXPECT_EQ(IdAt(map, start + size), behind);
       EXPECT_EQ(IdAt(map, start - 1), before);
       ASSERT_TRUE(map.Unregister(id).ok());
+      for (std::uintptr_t at = first_border; size <= kGiB && at < start + size; at += 64 * kKiB) {
+        ASSERT_EQ(IdAt(map, at - 1), at - 1 < start ? before : 0u);
+        ASSERT_EQ(IdAt(map, at), 0u);
+      }
       for (std::uintptr_t at = 0; at < size; at += std::max<std::size_t>(size / 1000, 1)) {
         ASSERT_EQ(IdAt(map, start + at), 0u);
       }
@@ -288,6 +351,7 @@ TEST(CodeMapTest, RangesOfAnySizeAndPlaceResolveAtEachEdge) {
   }
 }
 
+// Proves: test 6 of the list
 TEST(CodeMapTest, CodeOfOneByteIsAsDenseAsItGets) {
   CodeMap map;
   constexpr std::uintptr_t kCount = 70'000;
@@ -412,6 +476,7 @@ TEST(CodeMapTest, AnOwnersCodeGoesInOneStep) {
   EXPECT_EQ(map.live_count(), 0u);
 }
 
+// Proves: test 10 of the list
 TEST(CodeMapTest, RegisterOverRetiresWhatItOverlaps) {
   CodeMap map;
   const CodeId a = Add(map, kBase, 100, "a");
@@ -458,6 +523,327 @@ TEST(CodeMapTest, ForEachLiveSeesEachOnce) {
   std::vector<int> seen(ids.back() + 1);
   map.ForEachLive([](void* to, CodeId id) { ++(*static_cast<std::vector<int>*>(to))[id]; }, &seen);
   for (std::size_t i = 0; i < ids.size(); ++i) EXPECT_EQ(seen[ids[i]], i % 3 == 0 ? 0 : 1);
+}
+
+// Changes that are refused or run out of memory at one of their allocations, on a map with some of all: a
+// neighbour, code over several cells, dense code, a past.
+class CodeMapFailedChangeTest : public testing::Test {
+ protected:
+  static constexpr CodeId kIds = 700;
+
+  CodeMapFailedChangeTest() {
+    for (std::uintptr_t at = kBase - 0x20; at < kBase + 0x9000; at += 0x25) pcs_.push_back(at);
+    for (std::uintptr_t at = kBase + 0x9000; at < kBase + 0x80000; at += 0x1fff) pcs_.push_back(at);
+  }
+  static void Prepare(CodeMap& map) {
+    std::vector<CodeRegistration> codes;
+    for (std::uintptr_t i = 0; i < 533; ++i) codes.push_back(Code(kBase + i * 64, 48, "dense"));
+    for (std::size_t i = 0; i < codes.size(); i += 2) codes[i].owner = 3;
+    EXPECT_TRUE(map.RegisterBatch(codes.data(), codes.size(), nullptr).ok());
+    Add(map, kBase + 0x9000, 0x38000, "large");
+    const CodeId gone = Add(map, kBase + 0x50000, 100, "gone");
+    EXPECT_TRUE(map.Unregister(gone).ok());
+    Add(map, kBase + 0x50010, 100, "in its place");
+  }
+
+  std::vector<std::uintptr_t> pcs_;
+};
+
+// Proves: B5, B6; tests 22 and 28 of the list
+TEST_F(CodeMapFailedChangeTest, WithoutMemoryAtAnyAllocationNothingChanges) {
+  const std::string long_name(100'000, 'n');
+  struct Case {
+    const char* name;
+    std::function<Status(CodeMap&)> change;
+  };
+  const std::vector<Case> cases = {
+      {"in the middle, where the cell is full",
+       [&](CodeMap& map) { return map.Register(Code(kBase + 100 * 64 + 50, 8, "a new name")).status(); }},
+      {"over several cells",
+       [&](CodeMap& map) { return map.Register(Code(kBase + 0x60000, 0x38000, long_name)).status(); }},
+      {"in a new table and region",
+       [&](CodeMap& map) { return map.Register(Code(std::uintptr_t{5} << 47, 100, "far")).status(); }},
+      {"over dense, large and other code",
+       [&](CodeMap& map) { return map.RegisterOver(Code(kBase + 0x1001, 0x50000, "a new name")).status(); }},
+      {"a batch",
+       [&](CodeMap& map) {
+         const CodeRegistration codes[] = {Code(kBase + 0x70000, 10, "x"),
+                                           Code(kBase + 100 * 64 + 50, 8, "y"),
+                                           Code(kBase + 0x1'0000'0000, 0x30000, "z")};
+         return map.RegisterBatch(codes, 3, nullptr);
+       }},
+      {"moved", [&](CodeMap& map) { return map.Move(534, kBase + 0x8f00).status(); }},
+  };
+  for (const Case& c : cases) {
+    SCOPED_TRACE(c.name);
+    CodeMap map;
+    Prepare(map);
+    const Snapshot before = Take(map, pcs_, kIds);
+    int allowed = 0;
+    for (;; ++allowed) {
+      ASSERT_LT(allowed, 1000);
+      internal::FailAllocationsForTest(allowed);
+      const Status status = c.change(map);
+      internal::FailAllocationsForTest(-1);
+      if (status.ok()) break;
+      ASSERT_EQ(status.code(), StatusCode::kOutOfMemory) << allowed;
+      ASSERT_EQ(Take(map, pcs_, kIds), before) << allowed;
+    }
+    EXPECT_GT(allowed, 2);
+    EXPECT_NE(Take(map, pcs_, kIds), before);
+    EXPECT_EQ(map.epoch(), before.epoch + 1);
+  }
+}
+
+// Proves: B6; tests 8 and 28 of the list
+TEST_F(CodeMapFailedChangeTest, ARefusedChangeChangesNothing) {
+  CodeMap map;
+  Prepare(map);
+  const Snapshot before = Take(map, pcs_, kIds);
+  const CodeId gone = 535, live = 534;
+  const CodeRegistration partly[] = {Code(kBase + 0x70000, 10), Code(kBase + 0x8fff, 2)};
+  const CodeRegistration each_other[] = {Code(kBase + 0x70000, 10), Code(kBase + 0x70009, 2)};
+  const CodeRegistration with_empty[] = {Code(kBase + 0x70000, 10), Code(kBase + 0x70100, 0)};
+  const CodeId twice[] = {live, 7, live}, with_gone[] = {7, live, gone}, with_unknown[] = {7, 8, 99'999};
+  const std::vector<std::pair<StatusCode, std::function<Status()>>> changes = {
+      {StatusCode::kOverlap, [&] { return map.Register(Code(kBase + 0x9000, 0x38000)).status(); }},
+      {StatusCode::kOverlap, [&] { return map.Register(Code(kBase + 0x40fff, 1)).status(); }},
+      {StatusCode::kOverlap, [&] { return map.RegisterBatch(partly, 2, nullptr); }},
+      {StatusCode::kOverlap, [&] { return map.RegisterBatch(each_other, 2, nullptr); }},
+      {StatusCode::kInvalidArgument, [&] { return map.RegisterBatch(with_empty, 2, nullptr); }},
+      {StatusCode::kInvalidArgument, [&] { return map.RegisterOver(Code(kBase + 0x9000, 0)).status(); }},
+      {StatusCode::kLimit,
+       [&] { return map.RegisterOver(Code(kBase, CodeMap::kRangeBytesMax + 1)).status(); }},
+      {StatusCode::kNotFound, [&] { return map.Unregister(gone); }},
+      {StatusCode::kNotFound, [&] { return map.UnregisterBatch(twice, 3); }},
+      {StatusCode::kNotFound, [&] { return map.UnregisterBatch(with_gone, 3); }},
+      {StatusCode::kNotFound, [&] { return map.UnregisterBatch(with_unknown, 3); }},
+      {StatusCode::kOverlap, [&] { return map.Move(live, kBase + 0x8000).status(); }},
+      {StatusCode::kNotFound, [&] { return map.Move(gone, kBase + 0x70000).status(); }},
+  };
+  for (std::size_t i = 0; i < changes.size(); ++i) {
+    EXPECT_EQ(changes[i].second().code(), changes[i].first) << i;
+    ASSERT_EQ(Take(map, pcs_, kIds), before) << i;
+  }
+  // Not even an id was lost: the next one is the one behind the last.
+  EXPECT_EQ(Add(map, kBase + 0x70000, 1), 537u);
+}
+
+// What a failed change had made is given back, or kept for the next one: not once more each time.
+//
+// Proves: B5; test 22 of the list
+TEST_F(CodeMapFailedChangeTest, FailuresKeepNoMemory) {
+  CodeMap map;
+  Prepare(map);
+  const auto fail = [&] {
+    for (int allowed = 0; allowed < 20; ++allowed) {
+      internal::FailAllocationsForTest(allowed);
+      (void)map.RegisterOver(Code(kBase + 100 * 64 + 20, 10, "a name of its own"));
+      internal::FailAllocationsForTest(-1);
+      const CodeRegistration codes[] = {Code(kBase + 0x70000, 0x30000, "x"), Code(kBase, 8, "y")};
+      (void)map.RegisterBatch(codes, 2, nullptr);
+      EXPECT_EQ(map.UnregisterRange(kBase + 100 * 64 + 20, 1), 1u);
+      Add(map, kBase + 100 * 64, 48, "dense");
+      map.TrimHistory(map.epoch());
+    }
+  };
+  fail();
+  fail();
+  const CodeMapMemory before = map.memory();
+  for (int i = 0; i < 50; ++i) fail();
+  const CodeMapMemory after = map.memory();
+  EXPECT_EQ(after.lookup, before.lookup);
+  EXPECT_EQ(after.descriptors, before.descriptors);
+  EXPECT_EQ(after.texts, before.texts);
+}
+
+#if !defined(__SANITIZE_THREAD__) && !defined(__SANITIZE_ADDRESS__)
+
+// The same with a kernel that has none left: the seam above stands for this.
+//
+// Proves: B5; test 22 of the list
+TEST(CodeMapTest, WhereTheKernelHasNoMemoryTheMapStaysAsItIs) {
+  const pid_t child = fork();
+  if (child == 0) {
+    CodeMap map;
+    const CodeId first = map.Register(Code(kBase, 16)).value();
+    // A limit below what is used: no mapping can be made.
+    const rlimit limit{1 << 20, 1 << 20};
+    if (setrlimit(RLIMIT_AS, &limit) != 0) _exit(1);
+    std::uintptr_t i = 1;
+    for (;; ++i) {
+      if (i == 1'000'000) _exit(2);
+      const Result<CodeId> id = map.Register(Code(kBase + i * 64, 16));
+      if (id.ok()) continue;
+      if (id.status().code() != StatusCode::kOutOfMemory) _exit(3);
+      break;
+    }
+    if (map.live_count() != i) _exit(4);
+    CodeHit hit;
+    if (map.Lookup(kBase + i * 64, &hit)) _exit(5);
+    for (std::uintptr_t k = 0; k < i; ++k) {
+      if (!map.Lookup(kBase + k * 64 + 15, &hit) || hit.id != first + k) _exit(6);
+    }
+    // What needs no memory still works, and makes room.
+    if (!map.Unregister(first + 1).ok() || map.Lookup(kBase + 64, &hit)) _exit(7);
+    map.TrimHistory(map.epoch());
+    _exit(map.Register(Code(kBase + 64, 16)).ok() ? 0 : 8);
+  }
+  int status = -1;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  ASSERT_TRUE(WIFEXITED(status));
+  EXPECT_EQ(WEXITSTATUS(status), 0);
+}
+
+#endif
+
+// The texts lie on a page that is unreadable as soon as the call is over, as unloaded metadata would be.
+//
+// Proves: B7; test 17 of the list
+TEST(CodeMapTest, NothingOfTheSourceIsReadAfterTheCall) {
+  const auto page = static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
+  char* const source =
+      static_cast<char*>(mmap(nullptr, page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+  ASSERT_NE(source, MAP_FAILED);
+  const std::string text = "a.name.space|a name|a signature|a file";
+  const auto poisoned = [&](std::uintptr_t start, const auto& make) {
+    mprotect(source, page, PROT_READ | PROT_WRITE);
+    std::memcpy(source, text.data(), text.size());
+    auto* const code = new (source + 1024) CodeRegistration(Code(start, 64));
+    code->name_space = {source, 12};
+    code->name = {source + 13, 6};
+    code->signature = {source + 20, 11};
+    code->source_file = {source + 32, 6};
+    code->source_line = 9;
+    code->owner = 4;
+    const CodeId id = make(*code);
+    std::memset(source, 0xdd, page);
+    mprotect(source, page, PROT_NONE);
+    return id;
+  };
+  CodeMap map;
+  const auto check = [&](CodeId id, const CodeDescriptor& out) {
+    EXPECT_EQ(out.name_space, "a.name.space") << id;
+    EXPECT_EQ(out.name, "a name") << id;
+    EXPECT_EQ(out.signature, "a signature") << id;
+    EXPECT_EQ(out.source_file, "a file") << id;
+    EXPECT_EQ(out.source_line, 9u) << id;
+    EXPECT_EQ(out.owner, 4u) << id;
+  };
+  std::vector<CodeId> ids;
+  ids.push_back(poisoned(kBase, [&](const CodeRegistration& c) { return map.Register(c).value(); }));
+  ids.push_back(poisoned(kBase + 32, [&](const CodeRegistration& c) { return map.RegisterOver(c).value(); }));
+  ids.push_back(poisoned(kBase + 256, [&](const CodeRegistration& c) {
+    CodeId id = 0;
+    EXPECT_TRUE(map.RegisterBatch(&c, 1, &id).ok());
+    return id;
+  }));
+  ids.push_back(map.Move(ids.back(), kBase + 512).value());
+  for (const CodeId id : ids) {
+    CodeDescriptor out;
+    ASSERT_TRUE(map.Describe(id, &out));
+    check(id, out);
+  }
+  // Whoever is told of the end gets the whole description, and so does who asks later.
+  struct Told {
+    decltype(check)* check_one;
+    std::vector<CodeId> ids;
+  } told{&check, {}};
+  const CodeRetiredVisitor visitor{[](void* to, CodeId id, const CodeDescriptor& code) {
+                                     (*static_cast<Told*>(to)->check_one)(id, code);
+                                     static_cast<Told*>(to)->ids.push_back(id);
+                                   },
+                                   &told};
+  EXPECT_EQ(map.UnregisterOwner(4, &visitor), 2u);
+  EXPECT_EQ(told.ids.size(), 2u);
+  for (const CodeId id : ids) {
+    CodeDescriptor out;
+    ASSERT_TRUE(map.Describe(id, &out));
+    check(id, out);
+    EXPECT_NE(out.death, 0u);
+  }
+  munmap(source, page);
+}
+
+// Sizes around each border between the levels of the history, at places that are aligned to nothing: at its
+// epoch each old range is found at its edges, and not one byte further, after its address was used again.
+//
+// Proves: B7; tests 9 and 10 of the list
+TEST(CodeMapTest, OldCodeOfAnySizeIsFoundAtItsEdges) {
+  CodeMap map;
+  struct Old {
+    std::uintptr_t start;
+    std::size_t size;
+    CodeId id;
+    CodeEpoch epoch;
+  };
+  std::vector<Old> all;
+  for (const std::size_t size : {std::size_t{1}, 64 * kKiB - 1, 64 * kKiB, 64 * kKiB + 1, 16 * kMiB - 1,
+                                 16 * kMiB, 16 * kMiB + 1, 4 * kGiB, 4 * kGiB + 1, 64 * kGiB}) {
+    for (const std::uintptr_t offset : {0ul, 1ul, 0xfffful, 0x1234567ul, 0xffffffful}) {
+      if (size == 64 * kGiB && offset != 0xfffful) continue;  // a million cells each
+      Old old{kBase + offset, size, 0, 0};
+      old.id = Add(map, old.start, size);
+      old.epoch = map.epoch();
+      ASSERT_TRUE(map.Unregister(old.id).ok());
+      all.push_back(old);
+    }
+  }
+  Add(map, kBase - kMiB, 64 * kGiB);
+  for (const Old& old : all) {
+    for (const std::uintptr_t at : {std::uintptr_t{0}, old.size / 3, old.size - 1}) {
+      ASSERT_EQ(IdAt(map, old.start + at, old.epoch), old.id) << std::hex << old.size << ' ' << old.start;
+    }
+    ASSERT_EQ(IdAt(map, old.start - 1, old.epoch), 0u);
+    ASSERT_EQ(IdAt(map, old.start + old.size, old.epoch), 0u);
+    ASSERT_EQ(IdAt(map, old.start, old.epoch + 1), 0u);
+  }
+}
+
+// No lock is held while ids are visited, so the visitor may change the map; what it does not touch is seen
+// once, however the storage grows meanwhile.
+//
+// Proves: test 5 of the list
+TEST(CodeMapTest, TheMapMayGrowUnderAScan) {
+  CodeMap map;
+  std::vector<CodeId> kept;
+  for (std::uintptr_t i = 0; i < 3000; ++i) kept.push_back(Add(map, kBase + i * 64, 16));
+  struct Scan {
+    CodeMap& map;
+    std::vector<int> seen;
+    std::uintptr_t added = 0;
+  } scan{map, std::vector<int>(100'000), 0};
+  map.ForEachLive(
+      [](void* to, CodeId id) {
+        Scan& s = *static_cast<Scan*>(to);
+        ASSERT_LT(id, s.seen.size());
+        ++s.seen[id];
+        if (s.added == 20'000) return;
+        const CodeId passing = Add(s.map, kBase + s.added++ * 64 + 20, 8);
+        ASSERT_TRUE(s.map.Unregister(passing).ok());
+        Add(s.map, kBase + s.added++ * 64 + 40, 8);
+      },
+      &scan);
+  EXPECT_GT(scan.added, 3000u);
+  for (const CodeId id : kept) ASSERT_EQ(scan.seen[id], 1) << id;
+  EXPECT_EQ(map.live_count(), kept.size() + scan.added / 2);
+}
+
+// A handler that comes before the map is made sees zeroed memory, as static objects are before their
+// constructor runs: nothing is found. The map lives for as long as anybody may ask; a static one is best
+// never destroyed.
+//
+// Proves: B8; test 21 of the list
+TEST(CodeMapTest, BeforeItIsMadeAMapFindsNothing) {
+  alignas(CodeMap) static unsigned char memory[sizeof(CodeMap)];
+  auto* const map = reinterpret_cast<CodeMap*>(memory);
+  CodeHit hit;
+  EXPECT_EQ(map->Find(kBase, &hit), LookupResult::kNone);
+  new (memory) CodeMap;
+  EXPECT_EQ(map->Find(kBase, &hit), LookupResult::kNone);
+  const CodeId id = Add(*map, kBase, 10);
+  EXPECT_EQ(IdAt(*map, kBase), id);
+  map->~CodeMap();
 }
 
 // A map whose very first allocations failed stays empty and says so.

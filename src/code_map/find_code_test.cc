@@ -130,6 +130,7 @@ TEST_F(FindCodeTest, RemoveUnderALookup) {
   (void)other;
 }
 
+// Proves: B7; test 4 of the list
 TEST_F(FindCodeTest, ReuseOfTheAddressUnderALookup) {
   CodeId id = 0;
   const auto prepare = [&] {
@@ -149,6 +150,7 @@ TEST_F(FindCodeTest, ReuseOfTheAddressUnderALookup) {
   AtEachStep(kBase + 50, prepare, [&] { Move(id, kBase + 45); });
 }
 
+// Proves: B3; test 5 of the list
 TEST_F(FindCodeTest, AppendUnderALookup) {
   for (const std::uintptr_t count : {1u, 5u, 6u, 7u, 11u, 12u}) {
     const std::uintptr_t end = kBase + count * 16;
@@ -178,6 +180,7 @@ TEST_F(FindCodeTest, FirstCodeOfATableUnderALookup) {
       0xffffffff81000010, [&] { Add(kBase, 100); }, [&] { Add(0xffffffff81000000, 100); });
 }
 
+// Proves: B3; test 5 of the list
 TEST_F(FindCodeTest, SplitUnderALookup) {
   for (const std::uintptr_t pc : {kBase + 3 * 64 + 1, kBase + 0xf001, kBase - 0x10}) {
     AtEachStep(
@@ -211,6 +214,8 @@ TEST_F(FindCodeTest, LargeRangesComeAndGoUnderALookup) {
 }
 
 // A reader that is stopped for long: every cell that it saw has been used again many times over.
+//
+// Proves: B3; tests 1 and 4 of the list
 TEST_F(FindCodeTest, RecycledCellsAreNeverRead) {
   CodeId id = 0;
   const auto prepare = [&] {
@@ -238,6 +243,8 @@ TEST_F(FindCodeTest, RecycledCellsAreNeverRead) {
 }
 
 // The map changes at each step of the reader: it must give up after its bound, and be right until then.
+//
+// Proves: B2; test 27 of the list
 TEST_F(FindCodeTest, StepsAreBoundedWhateverWritersDo) {
   Add(kBase, 100);
   for (std::uintptr_t i = 0; i < 20; ++i) Add(kBase + 0x1000 + i * 32, 16);
@@ -254,6 +261,8 @@ TEST_F(FindCodeTest, StepsAreBoundedWhateverWritersDo) {
 }
 
 // A lookup inside a lookup, as when a signal comes during a walk.
+//
+// Proves: B2; test 12 of the list
 TEST_F(FindCodeTest, LookupsNest) {
   const CodeId id = Add(kBase, 100);
   const CodeId other = Add(kBase + 100, 100);
