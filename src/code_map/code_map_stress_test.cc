@@ -32,7 +32,7 @@ constexpr int kScaleOnce = 4;  // slow
 #else
 constexpr int kScaleOnce = 20;
 #endif
-const int kScale = std::getenv("STACKPIPE_SOAK") != nullptr ? kScaleOnce * 50 : kScaleOnce;
+const int kScale = std::getenv("STACKPIPE_SOAK") != nullptr ? kScaleOnce * 150 : kScaleOnce;
 
 constexpr std::uintptr_t kBase = 0x7f0000000000;
 
