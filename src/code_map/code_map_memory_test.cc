@@ -182,6 +182,28 @@ TEST(CodeMapMemoryTest, TheHistoryHasALimitAndForgetsTheOldest) {
   MapState::Destroy(map);
 }
 
+// A fork may come between a change and the store of the epoch that commits it: then the change has not been,
+// even if it ended more code than the history holds.
+//
+// Proves: B3; tests 19 and 29 of the list
+TEST(CodeMapMemoryTest, NothingIsForgottenForAChangeThatWasNotCommitted) {
+  using internal::MapState;
+  MapState* map = MapState::Create();
+  map->SetHistoryMaxForTest(3);
+  CodeEpoch epoch = 1;
+  std::vector<CodeRegistration> codes;
+  for (std::uintptr_t i = 0; i < 10; ++i) codes.push_back(Code(kBase + i * 64, 16, "f"));
+  ASSERT_TRUE(map->Register(codes, internal::OnOverlap::kRefuse, ++epoch, nullptr, nullptr).ok());
+  EXPECT_EQ(map->UnregisterRange(kBase, 0x1000, epoch + 1, nullptr), 10u);
+  MapState* before = MapState::Rebuild(*map, epoch);
+  ASSERT_NE(before, nullptr);
+  EXPECT_EQ(before->live_count(), 10u);
+  MapState* after = MapState::Rebuild(*map, epoch + 1);
+  ASSERT_NE(after, nullptr);
+  EXPECT_EQ(after->live_count(), 0u);
+  for (MapState* state : {map, before, after}) MapState::Destroy(state);
+}
+
 // Proves: B5; test 29 of the list
 TEST(CodeMapMemoryTest, WhenTheIdsAreUsedUpRegistrationFailsAndTheRestGoesOn) {
   using internal::MapState;

@@ -351,6 +351,23 @@ TEST(CodeMapTest, RangesOfAnySizeAndPlaceResolveAtEachEdge) {
   }
 }
 
+// The text of the Linux kernel lies in the last 4 GiB that there are.
+//
+// Proves: B3; tests 23 and 25 of the list
+TEST(CodeMapTest, LargeCodeMayLieAtTheEndOfAllAddresses) {
+  CodeMap map;
+  const CodeId kernel = Add(map, 0xffffffff81000000, 18 * kMiB);
+  EXPECT_EQ(IdAt(map, 0xffffffff81000000), kernel);
+  EXPECT_EQ(IdAt(map, 0xffffffff81800000), kernel);
+  EXPECT_EQ(IdAt(map, 0xffffffff821fffff), kernel);
+  EXPECT_EQ(IdAt(map, 0xffffffff82200000), 0u);
+  const CodeId last = Add(map, ~std::uintptr_t{0} - 5 * kMiB, 5 * kMiB);
+  EXPECT_EQ(IdAt(map, ~std::uintptr_t{0} - 5 * kMiB), last);
+  EXPECT_EQ(IdAt(map, ~std::uintptr_t{0} - 1), last);
+  EXPECT_EQ(IdAt(map, 0), 0u);
+  EXPECT_EQ(IdAt(map, kBase), 0u);
+}
+
 // Proves: test 6 of the list
 TEST(CodeMapTest, CodeOfOneByteIsAsDenseAsItGets) {
   CodeMap map;
