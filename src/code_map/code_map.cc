@@ -168,14 +168,19 @@ bool CodeMap::LookupAt(std::uintptr_t pc, CodeEpoch epoch, CodeHit* out) const {
 bool CodeMap::Describe(CodeId id, CodeDescriptor* out) const {
   const MapState* const state = impl_ == nullptr ? nullptr : impl_->state.load();
   if (state == nullptr) return false;
+  CodeEpoch before = epoch();
   LookupResult result = state->Describe(id, out);
-  if (result == LookupResult::kDeferred) {
+  if (result == LookupResult::kDeferred ||
+      (result == LookupResult::kFound && out->birth == 0 && epoch() != before)) {
     Change change(*this);
+    before = epoch();
     result = change.ok() ? change.state().Describe(id, out) : LookupResult::kNone;
   }
-  // A change that is under way counts once it is committed.
+  if (result != LookupResult::kFound) return false;
+  // The change that is under way will have the next epoch.
+  if (out->birth == 0) out->birth = before + 1;
   if (out->death > epoch()) out->death = 0;
-  return result == LookupResult::kFound;
+  return true;
 }
 
 std::size_t CodeMap::Frames(CodeId id, std::uint32_t offset, CodeFrame* frames, std::size_t max) const {

@@ -278,7 +278,10 @@ void LookUp() {
     const CodeId id = result == LookupResult::kFound ? hit.id : 0;
     const bool right =
         result != LookupResult::kDeferred && (id == stepped.before.id[i] || id == stepped.after.id[i]);
-    if (!right) ++stepped.wrong;
+    CodeDescriptor code;
+    if (!right || (id != 0 && (!stepped.map->Describe(id, &code) || ProbeAt(i) - code.start >= code.size))) {
+      ++stepped.wrong;
+    }
   }
 }
 
@@ -585,6 +588,100 @@ TEST_F(CodeMapStoppedReaderTest, StorageGrowsUnderALookup) {
   AtEachInstruction(kFar + 5, Prepare, grow, 3);
   AtEachInstruction(
       kFar + 5, [](CodeMap&) {}, grow, 3);
+}
+
+// A description is read while all that it is made of goes to others: the code, its record in the history, its
+// page of ids, its texts and lines. It comes whole, or not at all.
+//
+// Proves: B3, B9
+TEST_F(CodeMapStoppedReaderTest, ADescriptionIsOfTheIdThatWasAskedFor) {
+  static constexpr CodeId kId = 3;
+  static constexpr std::uint32_t kNumber = 7;  // of its code; those of the others are larger
+  static constexpr CodeLine kLines[] = {{0, 11}, {8, 12}}, kOtherLines[] = {{0, 91}, {8, 92}};
+  // Has the number in all that is described, or has no description but its size.
+  const auto code_of = [](std::uintptr_t start, std::uint32_t number, bool described) {
+    CodeRegistration code;
+    code.start = start;
+    code.size = 16 + number % 64;
+    if (!described) return code;
+    code.name = number == kNumber ? "this" : "another one";
+    code.owner = number;
+    code.source_line = number;
+    code.lines = number == kNumber ? kLines : kOtherLines;
+    return code;
+  };
+  // The code goes (1), is forgotten (2), others take its places (3), and so many come and go that its page of
+  // ids is replaced (4).
+  struct Run {
+    int before, first, last;
+  };
+  const auto go = [&](CodeMap& map, int first, int last, bool described) {
+    const auto does = [&](int what) { return first <= what && what <= last; };
+    if (does(1)) {
+      EXPECT_TRUE(map.Unregister(kId).ok());
+    }
+    if (does(2)) map.TrimHistory(map.epoch());
+    for (std::uint32_t i = 0; does(3) && i < 40; ++i) {
+      EXPECT_TRUE(map.RegisterOver(code_of(kBase + 0x118 - i % 4 * 8, 1000 + i, described)).ok());
+      if (i % 3 == 0) map.TrimHistory(map.epoch());
+    }
+    if (!does(4)) return;
+    std::vector<CodeRegistration> codes;
+    for (std::uint32_t i = 0; i < 3000; ++i)
+      codes.push_back(code_of(kBase + 0x10000 + i * 128u, 5000 + i, described));
+    for (int round = 0; round < 2; ++round) {
+      EXPECT_TRUE(map.RegisterBatch(codes.data(), codes.size(), nullptr).ok());
+      EXPECT_EQ(map.UnregisterRange(kBase + 0x10000, 3000 * 128), 3000u);
+      map.TrimHistory(map.epoch());
+    }
+  };
+  for (const auto& [before, first, last] :
+       {Run{0, 1, 1}, Run{0, 1, 2}, Run{0, 1, 3}, Run{0, 1, 4}, Run{1, 2, 3}, Run{1, 2, 4}, Run{0, 4, 4}}) {
+    SCOPED_TRACE(testing::Message() << "after " << before << ": " << first << " to " << last);
+    const bool stays = first > 2 || last < 2;
+    std::uint64_t whole = 0, nothing = 0;
+    const std::uint64_t stride = (IsSoak() ? 1 : last == 4 ? 37 : 5) * (kSanitized ? 7 : 1);
+    std::uint64_t done = 0;
+    // Describe, Frames, and Describe of code that has no description.
+    for (std::uint64_t at = 1, what = 0; done != 7; what = (what + 1) % 3, at += what == 0 ? stride : 0) {
+      if ((done >> what & 1) != 0) continue;
+      const bool described = what != 2;
+      CodeMap map;
+      for (std::uintptr_t i = 0; i < 4; ++i) {
+        ASSERT_TRUE(map.Register(code_of(kBase + i * 128, kNumber, described)).ok());
+      }
+      go(map, 1, before, described);
+      const std::function<void()> change = [&] { go(map, first, last, described); };
+      Stopped here;
+      here.map = &map;
+      here.at = at;
+      here.change = &change;
+      stopped = &here;
+      at_instruction = ChangeMap;
+      CodeDescriptor code;
+      CodeFrame frame;
+      bool found = false;
+      Step([&] { found = what == 1 ? map.Frames(kId, 9, &frame, 1) == 1 : map.Describe(kId, &code); });
+      at_instruction = nullptr;
+      stopped = nullptr;
+      if (instructions < at) done |= 1u << what;
+      ++(found ? whole : nothing);
+      if (!found) continue;
+      if (what == 1) {
+        ASSERT_EQ(frame.line, 12u) << at;
+        continue;
+      }
+      ASSERT_EQ(code.start, kBase + (kId - 1) * 128) << at;
+      ASSERT_EQ(code.size, 16 + kNumber) << at;
+      ASSERT_EQ(code.birth, 1u + kId) << at;
+      ASSERT_TRUE(code.death == 0 || code.death == 6) << at << " " << code.death;
+      ASSERT_EQ(code.name, described ? "this" : "") << at;
+      ASSERT_EQ(code.source_line, described ? kNumber : 0) << at;
+      ASSERT_EQ(code.owner, described ? kNumber : 0) << at;
+    }
+    EXPECT_GT(whole, 0u);
+    EXPECT_EQ(nothing == 0, stays) << nothing;
+  }
 }
 
 // From nothing to the first code and back, under a lookup.

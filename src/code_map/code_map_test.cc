@@ -664,10 +664,10 @@ TEST_F(CodeMapFailedChangeTest, FailuresKeepNoMemory) {
       map.TrimHistory(map.epoch());
     }
   };
-  fail();
-  fail();
+  // Until the ids have come into another page, and another again.
+  for (int i = 0; i < 150; ++i) fail();
   const CodeMapMemory before = map.memory();
-  for (int i = 0; i < 50; ++i) fail();
+  for (int i = 0; i < 150; ++i) fail();
   const CodeMapMemory after = map.memory();
   EXPECT_EQ(after.lookup, before.lookup);
   EXPECT_EQ(after.descriptors, before.descriptors);

@@ -152,8 +152,10 @@ LookupResult MapState::UseDescription(CodeId id, const Use& use) const noexcept 
       if (!history_.Read(entry.gone_index, id, &code)) continue;
     } else {
       CodeHit hit;
-      if (entry.birth == 0) return LookupResult::kNone;
-      if (FindCode(*root_, entry.start, &hit, NoProbe{}) != LookupResult::kFound || hit.id != id) continue;
+      if (FindCode(*root_, entry.start, &hit, NoProbe{}) != LookupResult::kFound || hit.id != id) {
+        if (entry.birth == 0) return LookupResult::kNone;  // no lookup can have found it yet
+        continue;
+      }
       code.start = hit.start;
       code.size = hit.size;
       code.kind = hit.kind;
@@ -345,9 +347,11 @@ Status MapState::Prepare(std::span<NewRange> ranges) noexcept {
     const std::uintptr_t whole_end = (final->last + 1) & ~(kCellBytes - 1);
     if (whole_end <= base) continue;
     if (!PrepareWhole(final)) return OutOfMemory();
-    constexpr std::uintptr_t kTableBytes = std::uintptr_t{1} << kTableShift;
-    for (; base < whole_end; base = (base | (kTableBytes - 1)) + 1) {
-      if (EnsureSlot(base, &status) == nullptr) return status;
+    for (std::uintptr_t at = base;;
+         ++at) {  // once for each table; the last one may be that of the last 4 GiB
+      if (EnsureSlot(at, &status) == nullptr) return status;
+      at |= (std::uintptr_t{1} << kTableShift) - 1;
+      if (at >= whole_end - 1) break;
     }
     base = whole_end;
     if (final->last < base) {

@@ -63,7 +63,8 @@ class MapState {
 
   bool LookupAt(std::uintptr_t pc, CodeEpoch epoch, CodeHit* out) const noexcept;
   // Any thread, no lock. kDeferred: changes of the very code interrupted each of a few attempts, which cannot
-  // be under the caller's lock. Code that the change at hand adds or ends has epochs that are not there yet.
+  // be under the caller's lock. Code that the change at hand adds has the birth 0, and code that it ends a
+  // death that has not come.
   LookupResult Describe(CodeId id, CodeDescriptor* out) const noexcept;
   LookupResult Frames(CodeId id, std::uint32_t offset, CodeFrame* frames, std::size_t max,
                       std::size_t* count) const noexcept;
