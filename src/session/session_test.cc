@@ -210,7 +210,7 @@ TEST_F(SessionTest, AnAddressThatIsUsedAgainHasTheNameOfItsTime) {
   EXPECT_EQ(seen.size(), 6u);
 }
 
-// Proves: C2 C3 C4
+// Proves: C2 C3 C4; test 18 of the list
 TEST_F(SessionTest, NestedUnloadsKeepTheirOrderAndTheirFields) {
   auto session = Start();
   ModuleSnapshot outer{.id = 1, .path = "outer.dll"}, inner{.id = 2, .path = "inner.dll"};
