@@ -41,6 +41,10 @@ struct SessionOptions {
   std::uint64_t period_ns = 1'000'000;
   std::uint64_t duration_ns = 0;  // ends by itself after this time; 0 = never
   std::size_t frames_max = 128;   // kept per stack
+  // Whether a tick may come while a thread sleeps in a system call: once for each sleep, which then returns
+  // EINTR where the kernel does not go on with it. False: only threads that run are signalled, in cpu mode;
+  // but no more often than the kernel's timer ticks, mostly 250 times a second.
+  bool interrupt_sleep = true;
   // SIGINT, SIGTERM and SIGHUP, where their action is the default one, end the session before they end the
   // process.
   bool end_on_signals = false;
@@ -90,6 +94,12 @@ class Session {
   // Stops sampling, writes rundown and end mark, closes the file. Again: no effect. Bounded: a few hundred ms
   // at most beyond what the file system takes.
   void End();
+  // The same, but waits `wait_ns` at most for what the session's own thread does: that may need a lock which
+  // the caller holds. False: it has not ended by then. May be called in signal handlers.
+  bool EndWithin(std::uint64_t wait_ns);
+
+  // Samples that are in the file. After End.
+  std::uint64_t samples() const;
 
  private:
   struct Impl;

@@ -36,6 +36,14 @@ constexpr std::uint64_t kAsleepDivisor = 2;
 // thread running.
 constexpr std::uint64_t kWakeAfterCpuNs = 1;
 
+// The calling thread's record, and the number that its sampler has among all. Not read by handlers.
+struct CurrentThread {
+  std::uint64_t sampler = 0;
+  ThreadRecord* record = nullptr;
+};
+thread_local CurrentThread current;
+std::atomic<std::uint64_t> samplers{0};
+
 bool PendingAnywhere(int signal) {
   DIR* tasks = opendir("/proc/self/task");
   if (tasks == nullptr) return true;
@@ -62,7 +70,7 @@ bool PendingAnywhere(int signal) {
 
 Sampler::Sampler(const SamplerOptions& options, const CodeMap& code, const AotImages& images,
                  const NativeUnwinder& native)
-    : options_(options), code_(code), images_(images), native_(native) {}
+    : options_(options), code_(code), images_(images), native_(native), number_(samplers.fetch_add(1) + 1) {}
 
 Sampler::~Sampler() {
   Stop();
@@ -115,34 +123,24 @@ void Sampler::Stop() {
   }
 }
 
-ThreadRecord* Sampler::FindCurrent() {
-  const pthread_t self = pthread_self();
-  for (ThreadRecord* record : Records()) {
-    if (record->state.load() == ThreadRecord::State::kActive && pthread_equal(record->thread, self))
-      return record;
-  }
-  return nullptr;
-}
+ThreadRecord* Sampler::FindCurrent() const { return current.sampler == number_ ? current.record : nullptr; }
 
 Status Sampler::RegisterCurrentThread(const RuntimeWalker* walker) {
   if (FindCurrent() != nullptr) return {};
   const std::lock_guard lock(threads_mutex_);
   if (!installed_) return {StatusCode::kLimit, "registering a thread: the sampler does not run"};
-  ThreadRecord* record = nullptr;
-  for (std::size_t i = 0; i < record_count_ && record == nullptr; ++i) {
-    ThreadRecord* candidate = records_[i].load();
-    if (candidate->state.load() == ThreadRecord::State::kFree) record = candidate;
-  }
-  if (record == nullptr) {
+  if (free_.empty()) {
     if (record_count_ == kThreadsMax) return {StatusCode::kLimit, "registering a thread"};
     std::unique_ptr<ThreadRecord> fresh(new (std::nothrow) ThreadRecord);
     if (!fresh || !fresh->ring.Allocate(options_.ring_bytes)) {
       return {StatusCode::kOutOfMemory, "registering a thread"};
     }
-    record = fresh.release();
-    record->index = record_count_;
-    records_[record_count_++].store(record);
+    fresh->index = record_count_;
+    free_.reserve(record_count_ + 1);
+    free_.push_back(fresh.get());
+    records_[record_count_++].store(fresh.release());
   }
+  ThreadRecord* const record = free_.back();
   record->ring.Clear();
   record->tid = port::CurrentTid();
   record->thread = pthread_self();
@@ -157,9 +155,10 @@ Status Sampler::RegisterCurrentThread(const RuntimeWalker* walker) {
   record->ring_full.store(0);
   record->handler_ns.store(0);
   record->handler_times.Clear();
-  Status status =
-      record->tick.Create(CLOCK_MONOTONIC, record->tid, options_.signal, TimerValue(record->index, false));
-  if (status.ok()) {
+  const bool by_time = options_.clock == TickClock::kMonotonic;
+  Status status = record->tick.Create(by_time ? CLOCK_MONOTONIC : CLOCK_THREAD_CPUTIME_ID, record->tid,
+                                      options_.signal, TimerValue(record->index, false));
+  if (status.ok() && by_time) {
     status = record->wake.Create(CLOCK_THREAD_CPUTIME_ID, record->tid, options_.signal,
                                  TimerValue(record->index, true));
   }
@@ -168,6 +167,8 @@ Status Sampler::RegisterCurrentThread(const RuntimeWalker* walker) {
     record->wake.Delete();
     return status;
   }
+  free_.pop_back();
+  current = {number_, record};
   record->state.store(ThreadRecord::State::kActive);
   // The first tick falls anywhere in the period: threads that start together are not sampled in step.
   const std::uint64_t phase = port::NowNs() % options_.period_ns + 1;
@@ -178,6 +179,7 @@ Status Sampler::RegisterCurrentThread(const RuntimeWalker* walker) {
 void Sampler::UnregisterCurrentThread() {
   ThreadRecord* record = FindCurrent();
   if (record == nullptr) return;
+  current = {};
   {
     const std::lock_guard lock(threads_mutex_);
     record->tick.Delete();
@@ -239,6 +241,7 @@ bool Sampler::GraceOver() {
 void Sampler::Release(ThreadRecord* record) {
   const std::lock_guard lock(threads_mutex_);
   record->state.store(ThreadRecord::State::kFree);
+  free_.push_back(record);
 }
 
 void Sampler::AfterForkInChild() noexcept {
@@ -297,7 +300,8 @@ void Sampler::Sample(ThreadRecord* record, bool woke, int overrun, const void* u
   const bool in_kernel = port::InSystemCall(port::RegistersOf(ucontext).pc);
   const std::uint64_t wall_passed = now - record->last_tick_ns;
   const std::uint64_t cpu_passed = cpu - record->last_tick_cpu_ns;
-  const bool off_cpu = !woke && in_kernel && cpu_passed < wall_passed / kAsleepDivisor;
+  const bool off_cpu = options_.clock == TickClock::kMonotonic && !woke && in_kernel &&
+                       cpu_passed < wall_passed / kAsleepDivisor;
   const bool was_asleep = record->asleep;
   record->last_tick_ns = now;
   record->last_tick_cpu_ns = cpu;
@@ -327,6 +331,9 @@ void Sampler::Sample(ThreadRecord* record, bool woke, int overrun, const void* u
         static_cast<std::uint8_t>((in_kernel ? RawSample::kInKernel : 0) |
                                   (off_cpu ? RawSample::kOffCpu : 0) | (was_asleep ? RawSample::kWoke : 0));
     record->ring.Commit(sizeof(RawSample) + sample->frame_count * sizeof(std::uint64_t));
+    if (walk.stop == StopReason::kUnknownCode && tell_of_unknown_code_.load() != nullptr) {
+      if (sem_t* wake = tell_of_unknown_code_.exchange(nullptr)) sem_post(wake);
+    }
   } else {
     record->ring_full.fetch_add(ticks);
   }

@@ -13,6 +13,7 @@
 #ifndef STACKPIPE_SAMPLER_SAMPLER_H_
 #define STACKPIPE_SAMPLER_SAMPLER_H_
 
+#include <semaphore.h>
 #include <signal.h>
 
 #include <atomic>
@@ -94,8 +95,15 @@ struct ThreadRecord {
   Ring ring;
 };
 
+// What a thread's tick timer counts.
+enum class TickClock : std::uint8_t {
+  kMonotonic,  // time, while the thread runs: each tick at its time, but each sleep is interrupted once
+  kThreadCpu,  // the thread's CPU time: no sleep is ever interrupted, but no more than HZ ticks a second
+};
+
 struct SamplerOptions {
   std::uint64_t period_ns = 1'000'000;
+  TickClock clock = TickClock::kMonotonic;
   int signal = SIGPROF;
   std::size_t frames_max = 128;      // kept per stack
   std::size_t ring_bytes = 1 << 17;  // per thread
@@ -135,6 +143,9 @@ class Sampler {
   // none was noted). What was unpublished before StartGrace may then be freed. Neither waits.
   void StartGrace(const std::vector<ThreadRecord*>& records);
   bool GraceOver();
+  // The next walk that ends in unknown code posts `wake`, once: objects may have been loaded. `wake` must
+  // outlive the sampler's work.
+  void TellOfUnknownCode(sem_t* wake) { tell_of_unknown_code_.store(wake); }
   // Gives an ended, drained record back.
   void Release(ThreadRecord* record);
 
@@ -149,21 +160,27 @@ class Sampler {
 
   static void OnSignal(int signal, siginfo_t* info, void* ucontext);
   void Sample(ThreadRecord* record, bool woke, int overrun, const void* ucontext) noexcept;
-  ThreadRecord* FindCurrent();
+  ThreadRecord* FindCurrent() const;
 
   const SamplerOptions options_;
   const CodeMap& code_;
   const AotImages& images_;
   const NativeUnwinder& native_;
+  const std::uint64_t number_;  // of this sampler among all that there were
 
-  // Guards record_count_, the growth of records_, the state kFree -> kActive, installed_, and the life of all
-  // timers.
+  // Guards record_count_, the growth of records_, free_, the state kFree -> kActive, installed_, and the life
+  // of all timers.
   std::mutex threads_mutex_;
   std::size_t record_count_ = 0;
+  std::vector<ThreadRecord*> free_;  // has room for all records
   // Entries are set once, in order, and never change until the sampler is destroyed, when no handler runs any
   // more. The handler finds its record here by index. Pairs: RegisterCurrentThread stores, OnSignal loads.
   std::unique_ptr<std::atomic<ThreadRecord*>[]> records_;
   std::vector<std::pair<const ThreadRecord*, std::uint64_t>> in_grace_;
+
+  // Whom the next walk that ends in unknown code wakes; null: nobody. Pairs: the collector stores it, the
+  // handler that takes it posts it.
+  std::atomic<sem_t*> tell_of_unknown_code_{nullptr};
 
   struct sigaction previous_ {};
   bool installed_ = false;

@@ -13,9 +13,10 @@ constexpr std::uint64_t kLateNsMax = 150'000'000;
 
 }  // namespace
 
-Collector::Collector(SampleMode mode, Sampler& sampler, EventQueue& queue, CodeMap& code, AotImages& images,
-                     HandlerTables& tables, TraceWriter& writer)
+Collector::Collector(SampleMode mode, std::uint64_t period_ns, Sampler& sampler, EventQueue& queue,
+                     CodeMap& code, AotImages& images, HandlerTables& tables, TraceWriter& writer)
     : mode_(mode),
+      period_ns_(period_ns),
       sampler_(sampler),
       queue_(queue),
       code_(code),
@@ -23,10 +24,12 @@ Collector::Collector(SampleMode mode, Sampler& sampler, EventQueue& queue, CodeM
       tables_(tables),
       writer_(writer) {}
 
-void Collector::Round() {
+bool Collector::Round() {
   tables_.Refresh();
-  if (tables_.TakeObjectsChanged()) writer_.NativeObjectsChanged(written_until_ns_);
+  const bool changed = tables_.TakeObjectsChanged();
+  if (changed) writer_.NativeObjectsChanged(written_until_ns_);
   Drain(false);
+  return changed;
 }
 
 Collector::Thread& Collector::ThreadOf(ThreadRecord* record) {
@@ -291,7 +294,16 @@ void Collector::CloseThread(Thread* thread, std::uint64_t time_ns, std::uint64_t
   const std::uint64_t wall = time_ns > thread->last_ns ? time_ns - thread->last_ns : 0;
   const bool by_wall = mode_ == SampleMode::kWall;
   const Kept& kept = by_wall ? thread->last : thread->last_on_cpu;
-  if (kept.valid) WriteClosing(thread, kept, time_ns, by_wall ? wall : cpu);
+  const std::uint64_t weight = by_wall ? wall : cpu;
+  if (kept.valid) {
+    WriteClosing(thread, kept, time_ns, weight);
+  } else if (weight >= period_ns_) {
+    // No tick ever saw the thread, although it ran for long enough: where, nobody knows.
+    Kept unseen;
+    unseen.out.tid = thread->tid;
+    unseen.out.sample.flags = static_cast<std::uint8_t>(StopReason::kNotWalked);
+    WriteClosing(thread, unseen, time_ns, weight);
+  }
   thread->last_ns = time_ns;
   thread->last_cpu_ns = cpu_ns;
 }

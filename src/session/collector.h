@@ -26,11 +26,11 @@ namespace stackpipe {
 // Collector thread only.
 class Collector {
  public:
-  Collector(SampleMode mode, Sampler& sampler, EventQueue& queue, CodeMap& code, AotImages& images,
-            HandlerTables& tables, TraceWriter& writer);
+  Collector(SampleMode mode, std::uint64_t period_ns, Sampler& sampler, EventQueue& queue, CodeMap& code,
+            AotImages& images, HandlerTables& tables, TraceWriter& writer);
 
-  // Takes and writes what is ready.
-  void Round();
+  // Takes and writes what is ready. True: native objects had come or gone.
+  bool Round();
   // After Sampler::Stop: takes the rest, and writes each thread's closing sample and totals.
   void Finish();
 
@@ -98,6 +98,7 @@ class Collector {
   void NoteFlushed();
 
   const SampleMode mode_;
+  const std::uint64_t period_ns_;
   Sampler& sampler_;
   EventQueue& queue_;
   CodeMap& code_;

@@ -53,15 +53,20 @@ ProgressBlock* MapProgress(const std::string& path) {
 struct Session::Impl {
   explicit Impl(const SessionOptions& given)
       : options(given),
-        sampler(
-            SamplerOptions{
-                .period_ns = given.period_ns, .frames_max = given.frames_max, .ring_bytes = RingBytes(given)},
-            code, images, native),
+        sampler(SamplerOptions{.period_ns = given.period_ns,
+                               .clock = ClockOf(given),
+                               .frames_max = given.frames_max,
+                               .ring_bytes = RingBytes(given)},
+                code, images, native),
         tables(sampler, native, images) {}
   ~Impl() {
     if (progress != nullptr) munmap(progress, sizeof *progress);
   }
 
+  static TickClock ClockOf(const SessionOptions& options) {
+    const bool only_running = !options.interrupt_sleep && options.mode == SampleMode::kCpu;
+    return only_running ? TickClock::kThreadCpu : TickClock::kMonotonic;
+  }
   // Room for what comes in five rounds, if no stack were shorter than the bound.
   static std::size_t RingBytes(const SessionOptions& options) {
     const std::size_t sample = sizeof(RawSample) + 8 + options.frames_max * 8;
@@ -72,6 +77,13 @@ struct Session::Impl {
   Status Start();
   static void* Main(void* self);
   void Run();
+  // False: it was asked already, or this is a forked child.
+  bool AskToEnd() {
+    if (forked.load() || end_called.exchange(true)) return false;
+    stop.store(true);
+    sem_post(&wake);
+    return true;
+  }
   void Finish();
   void ShowProgress();
   void TakeEndSignals();
@@ -184,9 +196,10 @@ void Session::Impl::ShowProgress() {
 
 void Session::Impl::Run() {
   writer.emplace(sink, port::CurrentTid(), code, images, native);
-  collector.emplace(options.mode, sampler, queue, code, images, tables, *writer);
+  collector.emplace(options.mode, options.period_ns, sampler, queue, code, images, tables, *writer);
   writer->Begin(options);
   std::uint64_t last_flush = port::NowNs();
+  sampler.TellOfUnknownCode(&wake);
   while (!stop.load() && end_signal.load() == 0 &&
          (options.duration_ns == 0 || port::NowNs() - start_ns < options.duration_ns)) {
     timespec until{};
@@ -194,8 +207,10 @@ void Session::Impl::Run() {
     const std::uint64_t ns = static_cast<std::uint64_t>(until.tv_nsec) + kRoundNs;
     until.tv_sec += static_cast<time_t>(ns / 1'000'000'000u);
     until.tv_nsec = static_cast<long>(ns % 1'000'000'000u);
-    sem_timedwait(&wake, &until);
-    collector->Round();
+    // A walk that met unknown code ends the wait: its code may have been loaded just now. Where it was not,
+    // no other does so until the wait is over.
+    const bool woken = sem_timedwait(&wake, &until) == 0;
+    if (collector->Round() || !woken) sampler.TellOfUnknownCode(&wake);
     if (port::NowNs() - last_flush >= kFlushNs) {
       writer->Flush();
       last_flush = port::NowNs();
@@ -284,10 +299,20 @@ void Session::SetThreadName(std::int32_t tid, const std::string& name) {
 }
 
 void Session::End() {
-  if (Impl::forked.load() || impl_->end_called.exchange(true)) return;
-  impl_->stop.store(true);
-  sem_post(&impl_->wake);
+  if (!impl_->AskToEnd()) return;
   if (impl_->thread_started) pthread_join(impl_->thread, nullptr);
 }
+
+bool Session::EndWithin(std::uint64_t wait_ns) {
+  if (!impl_->AskToEnd() || !impl_->thread_started) return true;
+  timespec until{};
+  clock_gettime(CLOCK_MONOTONIC, &until);
+  const std::uint64_t ns = static_cast<std::uint64_t>(until.tv_nsec) + wait_ns;
+  until.tv_sec += static_cast<time_t>(ns / 1'000'000'000u);
+  until.tv_nsec = static_cast<long>(ns % 1'000'000'000u);
+  return pthread_clockjoin_np(impl_->thread, nullptr, CLOCK_MONOTONIC, &until) == 0;
+}
+
+std::uint64_t Session::samples() const { return impl_->collector ? impl_->collector->totals().recorded : 0; }
 
 }  // namespace stackpipe

@@ -285,7 +285,8 @@ TEST_F(AotSessionTest, AnAddressThatTwoImagesTakeInTurnHasTheNamesOfItsTime) {
   }
 }
 
-// The middle of a deep stack is not in its sample; but handlers met those methods, and the trace has them. Test 15 of the list
+// The middle of a deep stack is not in its sample; but handlers met those methods, and the trace has them.
+// Test 15 of the list
 TEST_F(AotSessionTest, MethodsThatOnlyTheHandlerMetAreInTheTrace) {
   options_.frames_max = 4;
   Record([&] {
