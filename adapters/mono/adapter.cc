@@ -4,7 +4,8 @@
 //
 //     mono --profile=stackpipe:output=run.nettrace,rate=1000,mode=cpu program.exe
 //
-// `stackpipe record` loads it by MONO_ENV_OPTIONS and gives its options in the environment (options.h).
+// `stackpipe record` loads it by MONO_ENV_OPTIONS and gives its options in the environment
+// (common/options.h).
 //
 // Two things about Mono that this file depends on (both tried; docs/design/mono.md):
 // - A jit_done callback is always registered. Without one, Mono's "async-safe" walker decodes precompiled
@@ -23,9 +24,9 @@
 #include <string>
 #include <unordered_map>
 
+#include "common/options.h"
 #include "images.h"
 #include "methods.h"
-#include "options.h"
 #include "stackpipe/session.h"
 
 extern "C" {
@@ -148,9 +149,9 @@ Profiler* profiler = nullptr;
 
 void Init(const char* description) {
   SessionOptions options;
-  if (!ReadOptions(description, &options)) return;
+  if (!adapter::ReadOptions(description, &options)) return;
   options.runtime = RuntimeName();
-  Result<std::unique_ptr<Session>> session = StartSession(options);
+  Result<std::unique_ptr<Session>> session = adapter::StartSession(&options);
   if (!session.ok()) return;
   profiler = new (std::nothrow) Profiler(std::move(session.value()));
   if (profiler == nullptr) return;

@@ -82,13 +82,13 @@ Check Mono() {
   return {Check::Grade::kOk, "mono", version.substr(0, version.find(" (")), ""};
 }
 
-Check MonoAdapter() {
+Check Adapters() {
   const std::string directory = AdapterDirectory();
   if (directory.empty()) {
-    return {Check::Grade::kBad, "mono adapter", fmt::format("{} not found", kMonoAdapter),
-            "install it in lib/stackpipe beside the directory of this tool"};
+    return {Check::Grade::kBad, "adapters", fmt::format("{} or {} not found", kAgent, kMonoAdapter),
+            "install both in lib/stackpipe beside the directory of this tool"};
   }
-  return {Check::Grade::kOk, "mono adapter", directory + "/" + kMonoAdapter, ""};
+  return {Check::Grade::kOk, "adapters", fmt::format("{}: {}, {}", directory, kAgent, kMonoAdapter), ""};
 }
 
 Check Temporary() {
@@ -107,7 +107,7 @@ int Doctor() {
                           Timer("wake timer", CLOCK_THREAD_CPUTIME_ID),
                           Perf(),
                           Mono(),
-                          MonoAdapter(),
+                          Adapters(),
                           Temporary()};
   bool bad = false;
   for (const Check& check : checks) {
@@ -119,7 +119,7 @@ int Doctor() {
     bad |= check.grade == Check::Grade::kBad;
   }
   fmt::print("\n{}\n", bad ? "Recording does not work here until what is marked BAD is mended."
-                           : "Recording works here:  stackpipe record -- mono PROGRAM.exe");
+                           : "Recording works here:  stackpipe record -- PROGRAM");
   return bad ? kExitFailure : 0;
 }
 

@@ -10,6 +10,7 @@
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
+#include <filesystem>
 #include <map>
 
 #include "profile/load.h"
@@ -22,6 +23,7 @@ namespace stackpipe {
 namespace {
 
 constexpr double kRateMin = 1, kRateMax = 100'000;
+constexpr std::size_t kOthersShown = 8;
 
 std::string Bytes(std::uint64_t bytes) {
   if (bytes < 10'000) return fmt::format("{} bytes", bytes);
@@ -100,12 +102,15 @@ void Summarize(const ProcessProgress& process) {
 
   fmt::print(stderr, "  file      {} ({}{})\n", process.output, Bytes(process.bytes),
              p.complete ? "" : ", without its end");
+  if (p.cost.samples == 0) text = "it used too little CPU time";
   fmt::print(stderr, "  samples   {} of {} thread{} in {:.1f} s: {}\n", p.cost.samples, p.threads.size(),
              p.threads.size() == 1 ? "" : "s", static_cast<double>(p.duration_ns) / 1e9, text);
   fmt::print(stderr, "  loss      expected {} = recorded {} + dropped {} + suppressed {}\n", p.loss.expected,
              p.loss.recorded, p.loss.dropped, p.loss.suppressed);
-  fmt::print(stderr, "  names     {} of {} managed frames ({:.2f} %)\n", p.managed_named, p.managed_frames,
-             Percent(p.managed_named, p.managed_frames));
+  if (p.managed_frames > 0) {
+    fmt::print(stderr, "  names     {} of {} managed frames ({:.2f} %)\n", p.managed_named, p.managed_frames,
+               Percent(p.managed_named, p.managed_frames));
+  }
   const std::uint64_t cost = p.session.handler_ns + p.session.collector_cpu_ns;
   if (p.complete && p.cost.samples > 0) {
     fmt::print(
@@ -119,14 +124,44 @@ void Summarize(const ProcessProgress& process) {
   }
 }
 
-int Report(const std::vector<ProcessProgress>& processes, const RecordOptions& options,
+// The process with most samples gets the name that was asked for, and comes first. Of the others, those that
+// ended without a sample leave no file.
+void PutMainFirst(std::vector<ProcessProgress>* processes, const std::string& wanted) {
+  std::stable_sort(processes->begin(), processes->end(), [](const auto& a, const auto& b) {
+    return std::pair(a.pid != 0, a.samples) > std::pair(b.pid != 0, b.samples);
+  });
+  const std::string output = std::filesystem::absolute(wanted).string();
+  const auto holder = std::find_if(processes->begin(), processes->end(),
+                                   [&](const ProcessProgress& process) { return process.output == output; });
+  ProcessProgress& main = processes->front();
+  if (main.pid != 0 && main.output != output) {
+    const std::string between = main.output + ".renamed";
+    std::string other = main.output;
+    if (holder == processes->end()) {
+      if (std::rename(main.output.c_str(), output.c_str()) == 0) main.output = output;
+    } else if (std::rename(output.c_str(), between.c_str()) == 0) {
+      if (std::rename(main.output.c_str(), output.c_str()) == 0) main.output = output;
+      other = main.output == output ? other : output;
+      if (std::rename(between.c_str(), other.c_str()) == 0) holder->output = other;
+    }
+  }
+  std::erase_if(*processes, [&](const ProcessProgress& process) {
+    const bool empty = &process != &main && process.pid != 0 && process.ended && process.samples == 0;
+    if (empty) unlink(process.output.c_str());
+    return empty;
+  });
+}
+
+int Report(std::vector<ProcessProgress> processes, const RecordOptions& options,
            const CommandResult& result) {
+  if (!processes.empty()) PutMainFirst(&processes, options.output);
   const std::string& command = options.command[0];
   if (processes.empty()) {
-    PrintError(
-        fmt::format("nothing was recorded: `{}` started no runtime that is supported.\n"
-                    "Supported: programs on stock Mono 6.8 (mono PROGRAM.exe, or scripts that start it).",
-                    command));
+    PrintError(fmt::format(
+        "nothing was recorded: the profiler was not loaded into `{}`.\n"
+        "It is not where a program is linked statically, has more rights than its user (setuid), or "
+        "was built for another machine.",
+        command));
     return result.exit_code != 0 ? result.exit_code : 1;
   }
   bool failed = false;
@@ -153,11 +188,15 @@ int Report(const std::vector<ProcessProgress>& processes, const RecordOptions& o
   if (main != nullptr) {
     fmt::print(stderr, "stackpipe: recorded `{}` (process {})\n", fmt::join(options.command, " "), main->pid);
     Summarize(*main);
+    std::size_t others = 0;
     for (const ProcessProgress& process : processes) {
-      if (&process != main && process.pid != 0)
-        fmt::print(stderr, "  also      {} (process {}, {} samples)\n", process.output, process.pid,
-                   process.samples);
+      if (&process == main || process.pid == 0) continue;
+      if (++others > kOthersShown) continue;
+      fmt::print(stderr, "  also      {} (process {}, {} samples)\n", process.output, process.pid,
+                 process.samples);
     }
+    if (others > kOthersShown)
+      fmt::print(stderr, "            and {} processes more\n", others - kOthersShown);
     fmt::print(
         stderr,
         "  next      stackpipe report {}\n            stackpipe export {} --to flamegraph -o {}.html\n",
@@ -182,9 +221,10 @@ int Record(const RecordOptions& options) {
   }
   const std::string adapters = AdapterDirectory();
   if (adapters.empty()) {
-    PrintError(fmt::format(
-        "the adapters are not installed: {} belongs in lib/stackpipe beside the directory of this tool.",
-        kMonoAdapter));
+    PrintError(
+        fmt::format("the adapters are not installed: {} and {} belong in lib/stackpipe beside the directory "
+                    "of this tool.",
+                    kAgent, kMonoAdapter));
     return kExitFailure;
   }
   if (!PrepareOutput(options.output)) return kExitFailure;

@@ -68,7 +68,8 @@ std::string AdapterDirectory() {
   const fs::path self = fs::read_symlink("/proc/self/exe", error);
   if (error) return {};
   const fs::path directory = self.parent_path().parent_path() / "lib" / "stackpipe";
-  return fs::exists(directory / kMonoAdapter, error) ? directory.string() : std::string();
+  const bool whole = fs::exists(directory / kMonoAdapter, error) && fs::exists(directory / kAgent, error);
+  return whole ? directory.string() : std::string();
 }
 
 std::vector<std::string> RecordingEnvironment(const RecordOptions& options,
@@ -83,6 +84,8 @@ std::vector<std::string> RecordingEnvironment(const RecordOptions& options,
   return {
       with("MONO_ENV_OPTIONS", "--profile=stackpipe", " ", false),
       with("LD_LIBRARY_PATH", adapter_directory, ":", true),
+      // By its name alone: blanks and colons in a path would end it.
+      with("LD_PRELOAD", kAgent, ":", true),
       fmt::format("STACKPIPE_OUTPUT={}", fs::absolute(options.output).string()),
       fmt::format("STACKPIPE_RATE={}", options.rate_hz),
       fmt::format("STACKPIPE_MODE={}", options.mode),

@@ -47,8 +47,9 @@ class ProgressDirectory {
 
 // The directory with the adapters, beside the running tool; empty if there is none.
 std::string AdapterDirectory();
-// The Mono adapter in it.
+// The Mono adapter in it, and the agent for all other programs.
 inline constexpr char kMonoAdapter[] = "libmono-profiler-stackpipe.so";
+inline constexpr char kAgent[] = "libstackpipe-agent.so";
 
 // "NAME=value" entries to add to the command's environment.
 std::vector<std::string> RecordingEnvironment(const RecordOptions& options,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-#include "options.h"
+#include "common/options.h"
 
 #include <unistd.h>
 
@@ -9,7 +9,7 @@
 #include <string>
 #include <string_view>
 
-namespace stackpipe::mono {
+namespace stackpipe::adapter {
 
 namespace {
 
@@ -56,7 +56,7 @@ std::string WithPid(const std::string& path) {
 
 }  // namespace
 
-bool ReadOptions(const char* description, SessionOptions* options) {
+bool ReadOptions(const char* text, SessionOptions* options) {
   options->output_path = "stackpipe-" + std::to_string(getpid()) + ".nettrace";
   constexpr struct {
     const char* variable;
@@ -72,7 +72,7 @@ bool ReadOptions(const char* description, SessionOptions* options) {
     // Under `record` a signal that ends the program must end the recording first.
     if (value != nullptr && std::string_view(key) == "progress") options->end_on_signals = true;
   }
-  const char* colon = description != nullptr ? std::strchr(description, ':') : nullptr;
+  const char* colon = text != nullptr ? std::strchr(text, ':') : nullptr;
   std::string_view rest = colon != nullptr ? colon + 1 : "";
   while (!rest.empty()) {
     const std::string_view item = rest.substr(0, rest.find(','));
@@ -84,12 +84,11 @@ bool ReadOptions(const char* description, SessionOptions* options) {
   return true;
 }
 
-Result<std::unique_ptr<Session>> StartSession(const SessionOptions& options) {
-  Result<std::unique_ptr<Session>> session = Session::Start(options);
+Result<std::unique_ptr<Session>> StartSession(SessionOptions* options) {
+  Result<std::unique_ptr<Session>> session = Session::Start(*options);
   if (session.ok() || session.status().os_error() != EEXIST) return session;
-  SessionOptions other = options;
-  other.output_path = WithPid(options.output_path);
-  return Session::Start(other);
+  options->output_path = WithPid(options->output_path);
+  return Session::Start(*options);
 }
 
-}  // namespace stackpipe::mono
+}  // namespace stackpipe::adapter

@@ -9,7 +9,7 @@ import os
 import struct
 import sys
 
-sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "golden"))
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "golden"))
 import ntread  # noqa: E402
 
 RUNTIME = "Microsoft-Windows-DotNETRuntime"
