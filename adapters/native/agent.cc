@@ -260,9 +260,9 @@ STACKPIPE_WRAPPER int execle(const char* path, const char* argument, ...) {
   return Exec(path, words, environment);
 }
 
-STACKPIPE_WRAPPER [[noreturn]] void _exit(int code) {
+STACKPIPE_WRAPPER __attribute__((noreturn)) void _exit(int code) {
   EndSoon();
   Next().exit_now(code);
   __builtin_unreachable();
 }
-STACKPIPE_WRAPPER [[noreturn]] void _Exit(int code) { _exit(code); }
+STACKPIPE_WRAPPER __attribute__((noreturn)) void _Exit(int code) { _exit(code); }

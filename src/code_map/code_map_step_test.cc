@@ -651,7 +651,7 @@ TEST_F(CodeMapStoppedReaderTest, ADescriptionIsOfTheIdThatWasAskedFor) {
         ASSERT_TRUE(map.Register(code_of(kBase + i * 128, kNumber, described)).ok());
       }
       go(map, 1, before, described);
-      const std::function<void()> change = [&] { go(map, first, last, described); };
+      const std::function<void()> change = [&, begin = first, end = last] { go(map, begin, end, described); };
       Stopped here;
       here.map = &map;
       here.at = at;

@@ -72,19 +72,19 @@ int ThreadEnds() {
     pthread_join(thread, &result);
     if (result != expected) std::exit(3);
   };
-  char* const mark = nullptr;
+  static char marks[2];
   join(run([](void*) -> void* {
          pthread_setname_np(pthread_self(), "returns");
          SpinOne(60);
-         return static_cast<char*>(nullptr) + 1;
+         return &marks[0];
        }),
-       mark + 1);
+       &marks[0]);
   join(run([](void*) -> void* {
          pthread_setname_np(pthread_self(), "exits");
          SpinOne(60);
-         pthread_exit(static_cast<char*>(nullptr) + 2);
+         pthread_exit(&marks[1]);
        }),
-       mark + 2);
+       &marks[1]);
   const pthread_t cancelled = run([](void*) -> void* {
     pthread_setname_np(pthread_self(), "cancelled");
     SpinOne(60);
