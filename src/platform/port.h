@@ -47,6 +47,24 @@ class ThreadTimer {
   bool created_ = false;
 };
 
+// A clock of one thread's CPU time that signals the thread after each period: a perf software event. Unlike
+// timers of CPU time it does not wait for the scheduler's tick. After a signal it stands still until Restart.
+class PerfClock {
+ public:
+  // Signals `tid` by `signal`, with si_fd == fd(), after each `period_ns`. Its descriptor
+  // is closed by exec, has a high number, and is one of at most a quarter of those that the process may have.
+  // Errors: kIo (EACCES, EPERM: the kernel does not allow it), kLimit.
+  Status Open(std::int32_t tid, int signal, std::uint64_t period_ns) noexcept;
+  // Lets it go on. AS-Safe.
+  void Restart() noexcept;
+  // A signal that is under way may still arrive. AS-Safe.
+  void Close() noexcept;
+  int fd() const noexcept { return fd_; }  // -1: not open
+
+ private:
+  int fd_ = -1;
+};
+
 // The registers of an interrupted context (the third argument of a signal handler). AS-Safe.
 Registers RegistersOf(const void* ucontext) noexcept;
 // Puts `regs` into a copy of an interrupted context, for walkers that take one. AS-Safe.

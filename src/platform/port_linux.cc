@@ -1,10 +1,14 @@
 // SPDX-License-Identifier: MIT
+#include <fcntl.h>
+#include <linux/perf_event.h>
 #include <signal.h>
+#include <sys/ioctl.h>
 #include <sys/resource.h>
 #include <sys/syscall.h>
 #include <ucontext.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cerrno>
 #include <cstring>
 
@@ -65,6 +69,59 @@ void ThreadTimer::Arm(std::uint64_t first_ns, std::uint64_t period_ns) noexcept 
 void ThreadTimer::Delete() noexcept {
   if (created_) timer_delete(timer_);
   created_ = false;
+}
+
+namespace {
+
+// Descriptors of clocks that are open now.
+std::atomic<rlim_t> clock_fds{0};
+
+}  // namespace
+
+Status PerfClock::Open(std::int32_t tid, int signal, std::uint64_t period_ns) noexcept {
+  rlimit files{};
+  if (getrlimit(RLIMIT_NOFILE, &files) != 0 || clock_fds.fetch_add(1) >= files.rlim_cur / 4) {
+    clock_fds.fetch_sub(1);
+    return {StatusCode::kLimit, "opening a perf clock: too many descriptors"};
+  }
+  perf_event_attr attributes{};
+  attributes.size = sizeof attributes;
+  attributes.type = PERF_TYPE_SOFTWARE;
+  attributes.config = PERF_COUNT_SW_CPU_CLOCK;
+  attributes.sample_period = period_ns;
+  attributes.wakeup_events = 1;
+  attributes.disabled = 1;
+  const int low =
+      static_cast<int>(syscall(SYS_perf_event_open, &attributes, tid, -1, -1, PERF_FLAG_FD_CLOEXEC));
+  int error = errno;
+  if (low >= 0) {
+    // Programs may rely on the numbers that they get.
+    fd_ =
+        fcntl(low, F_DUPFD_CLOEXEC, static_cast<int>(files.rlim_cur > 65'536 ? 32'768 : files.rlim_cur / 2));
+    error = errno;
+    close(low);
+  }
+  f_owner_ex owner{F_OWNER_TID, tid};
+  if (fd_ >= 0 && fcntl(fd_, F_SETFL, O_ASYNC) == 0 && fcntl(fd_, F_SETSIG, signal) == 0 &&
+      fcntl(fd_, F_SETOWN_EX, &owner) == 0 && ioctl(fd_, PERF_EVENT_IOC_REFRESH, 1) == 0) {
+    return {};
+  }
+  if (fd_ >= 0) {
+    error = errno;
+    Close();
+  } else {
+    clock_fds.fetch_sub(1);
+  }
+  return {StatusCode::kIo, "opening a perf clock", error};
+}
+
+void PerfClock::Restart() noexcept { ioctl(fd_, PERF_EVENT_IOC_REFRESH, 1); }
+
+void PerfClock::Close() noexcept {
+  if (fd_ < 0) return;
+  close(fd_);
+  fd_ = -1;
+  clock_fds.fetch_sub(1);
 }
 
 #if defined(__x86_64__)

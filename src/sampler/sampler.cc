@@ -36,13 +36,17 @@ constexpr std::uint64_t kAsleepDivisor = 2;
 // thread running.
 constexpr std::uint64_t kWakeAfterCpuNs = 1;
 
-// The calling thread's record, and the number that its sampler has among all. Not read by handlers.
+// The calling thread's record, and the number that its sampler has among all. Handlers read it too, on the
+// thread itself, which sets it before its clock starts.
 struct CurrentThread {
   std::uint64_t sampler = 0;
   ThreadRecord* record = nullptr;
 };
 thread_local CurrentThread current;
 std::atomic<std::uint64_t> samplers{0};
+
+// The kernel says what happened to a descriptor, so the signal may be of a perf clock.
+bool MayBePerf(const siginfo_t* info) { return info->si_code == POLL_IN || info->si_code == POLL_HUP; }
 
 bool PendingAnywhere(int signal) {
   DIR* tasks = opendir("/proc/self/task");
@@ -108,6 +112,7 @@ void Sampler::Stop() {
     for (std::size_t i = 0; i < record_count_; ++i) {
       records_[i].load()->tick.Delete();
       records_[i].load()->wake.Delete();
+      records_[i].load()->perf.Close();
     }
   }
   for (int tries = 0; tries < 100; ++tries) {
@@ -155,9 +160,14 @@ Status Sampler::RegisterCurrentThread(const RuntimeWalker* walker) {
   record->ring_full.store(0);
   record->handler_ns.store(0);
   record->handler_times.Clear();
+  current = {number_, record};
+  record->state.store(ThreadRecord::State::kActive);
   const bool by_time = options_.clock == TickClock::kMonotonic;
-  Status status = record->tick.Create(by_time ? CLOCK_MONOTONIC : CLOCK_THREAD_CPUTIME_ID, record->tid,
-                                      options_.signal, TimerValue(record->index, false));
+  Status status;
+  if (by_time || !record->perf.Open(record->tid, options_.signal, options_.period_ns).ok()) {
+    status = record->tick.Create(by_time ? CLOCK_MONOTONIC : CLOCK_THREAD_CPUTIME_ID, record->tid,
+                                 options_.signal, TimerValue(record->index, false));
+  }
   if (status.ok() && by_time) {
     status = record->wake.Create(CLOCK_THREAD_CPUTIME_ID, record->tid, options_.signal,
                                  TimerValue(record->index, true));
@@ -165,11 +175,11 @@ Status Sampler::RegisterCurrentThread(const RuntimeWalker* walker) {
   if (!status.ok()) {
     record->tick.Delete();
     record->wake.Delete();
+    current = {};
+    record->state.store(ThreadRecord::State::kFree);
     return status;
   }
   free_.pop_back();
-  current = {number_, record};
-  record->state.store(ThreadRecord::State::kActive);
   // The first tick falls anywhere in the period: threads that start together are not sampled in step.
   const std::uint64_t phase = port::NowNs() % options_.period_ns + 1;
   record->tick.Arm(phase, options_.period_ns);
@@ -184,6 +194,7 @@ void Sampler::UnregisterCurrentThread() {
     const std::lock_guard lock(threads_mutex_);
     record->tick.Delete();
     record->wake.Delete();
+    record->perf.Close();
   }
   // The producer's side of the ring is the handler's; with the signal blocked it is ours.
   sigset_t ours, old;
@@ -246,9 +257,24 @@ void Sampler::Release(ThreadRecord* record) {
 
 void Sampler::AfterForkInChild() noexcept {
   // Timers are not inherited; this makes a handler that the fork interrupted, or a signal from elsewhere,
-  // find nothing.
+  // find nothing. Descriptors are.
+  if (Sampler* sampler = active_.load()) {
+    for (std::size_t i = 0; i < sampler->record_count_; ++i) sampler->records_[i].load()->perf.Close();
+  }
   active_.store(nullptr);
   handlers_.store(0);
+}
+
+ThreadRecord* Sampler::RecordOf(const siginfo_t* info) const noexcept {
+  if (MayBePerf(info)) {
+    const bool is_its = current.sampler == number_ && current.record->perf.fd() == info->si_fd;
+    return is_its ? current.record : nullptr;
+  }
+  const auto value = reinterpret_cast<std::uint64_t>(info->si_value.sival_ptr);
+  if (info->si_code != SI_TIMER || (value & kMarkMask) != kMark) return nullptr;
+  const std::size_t index = (value & ~kMarkMask) >> 1;
+  ThreadRecord* record = index < kThreadsMax ? records_[index].load() : nullptr;
+  return record != nullptr && pthread_equal(record->thread, pthread_self()) ? record : nullptr;
 }
 
 void Sampler::OnSignal(int signal, siginfo_t* info, void* ucontext) {
@@ -256,16 +282,17 @@ void Sampler::OnSignal(int signal, siginfo_t* info, void* ucontext) {
   handlers_.fetch_add(1);
   Sampler* sampler = active_.load();
   const auto value = reinterpret_cast<std::uint64_t>(info->si_value.sival_ptr);
-  const bool ours = info->si_code == SI_TIMER && (value & kMarkMask) == kMark;
+  ThreadRecord* record = sampler != nullptr ? sampler->RecordOf(info) : nullptr;
+  // Ours, too, if it comes late, when there is no record any more.
+  const bool ours =
+      record != nullptr || (info->si_code == SI_TIMER && (value & kMarkMask) == kMark) ||
+      (sampler != nullptr && sampler->options_.clock == TickClock::kThreadCpu && MayBePerf(info));
   struct sigaction previous {};
   previous.sa_handler = SIG_IGN;
   if (ours) {
-    const std::size_t index = (value & ~kMarkMask) >> 1;
-    ThreadRecord* record =
-        sampler != nullptr && index < kThreadsMax ? sampler->records_[index].load() : nullptr;
-    if (record != nullptr && record->state.load() == ThreadRecord::State::kActive &&
-        pthread_equal(record->thread, pthread_self())) {
-      sampler->Sample(record, (value & kWakeBit) != 0, info->si_overrun, ucontext);
+    if (record != nullptr && record->state.load() == ThreadRecord::State::kActive) {
+      const bool woke = !MayBePerf(info) && (value & kWakeBit) != 0;
+      sampler->Sample(record, woke, MayBePerf(info) ? 0 : info->si_overrun, ucontext);
     }
   } else if (sampler != nullptr) {
     previous = sampler->previous_;
@@ -338,7 +365,9 @@ void Sampler::Sample(ThreadRecord* record, bool woke, int overrun, const void* u
     record->ring_full.fetch_add(ticks);
   }
 
-  if (off_cpu) {
+  if (record->perf.fd() >= 0) {
+    record->perf.Restart();
+  } else if (off_cpu) {
     record->tick.Disarm();
     record->wake.Arm(kWakeAfterCpuNs, 0);
   } else if (was_asleep) {

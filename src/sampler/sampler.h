@@ -66,6 +66,7 @@ struct ThreadRecord {
   std::uint64_t start_ns = 0, start_cpu_ns = 0;
   const RuntimeWalker* walker = nullptr;
   port::ThreadTimer tick, wake;
+  port::PerfClock perf;          // open: it ticks instead of `tick`
   std::uint64_t generation = 0;  // counts the threads that had this record
   std::size_t index = 0;         // of this record, constant
 
@@ -98,7 +99,9 @@ struct ThreadRecord {
 // What a thread's tick timer counts.
 enum class TickClock : std::uint8_t {
   kMonotonic,  // time, while the thread runs: each tick at its time, but each sleep is interrupted once
-  kThreadCpu,  // the thread's CPU time: no sleep is ever interrupted, but no more than HZ ticks a second
+  // The thread's CPU time, so that no sleep is ever interrupted: by a perf event where the kernel allows it,
+  // else by a timer, which gives no more than HZ ticks a second.
+  kThreadCpu,
 };
 
 struct SamplerOptions {
@@ -159,6 +162,7 @@ class Sampler {
   static constexpr std::size_t kThreadsMax = 65536;  // threads alive at one time
 
   static void OnSignal(int signal, siginfo_t* info, void* ucontext);
+  ThreadRecord* RecordOf(const siginfo_t* info) const noexcept;
   void Sample(ThreadRecord* record, bool woke, int overrun, const void* ucontext) noexcept;
   ThreadRecord* FindCurrent() const;
 
