@@ -42,8 +42,9 @@ struct SessionOptions {
   std::uint64_t duration_ns = 0;  // ends by itself after this time; 0 = never
   std::size_t frames_max = 128;   // kept per stack
   // Whether a tick may come while a thread sleeps in a system call: once for each sleep, which then returns
-  // EINTR where the kernel does not go on with it. False: only threads that run are signalled, in cpu mode;
-  // but no more often than the kernel's timer ticks, mostly 250 times a second.
+  // EINTR where the kernel does not go on with it. False: in cpu mode, only threads that run are signalled;
+  // where perf events are not allowed, no more often than the kernel's timer ticks, mostly 250 times a
+  // second.
   bool interrupt_sleep = true;
   // SIGINT, SIGTERM and SIGHUP, where their action is the default one, end the session before they end the
   // process.

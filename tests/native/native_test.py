@@ -57,7 +57,14 @@ class NativeTest(unittest.TestCase):
 
     # Proves: A3, and go#35057: no process-wide timer that loses samples where many threads run.
     def test_split_over_sixteen_threads(self):
-        self.record([], [PROGRAM, "split"])
+        self.check_split([PROGRAM, "split"])
+
+    # Ten of the threads may have a perf clock, the others get timers of CPU time.
+    def test_split_with_few_descriptors(self):
+        self.check_split(["sh", "-c", 'ulimit -n 40; exec "$0" split', PROGRAM])
+
+    def check_split(self, command):
+        self.record([], command)
         trace = Trace(self.out)
         self.check_totals(trace)
         total = sum(s.weight for s in trace.samples)
