@@ -11,6 +11,7 @@
 #include <pthread.h>
 #include <time.h>
 
+#include <atomic>
 #include <cstdint>
 
 #include "stackpipe/result.h"
@@ -59,11 +60,18 @@ class PerfClock {
   void Restart() noexcept;
   // A signal that is under way may still arrive. AS-Safe.
   void Close() noexcept;
-  int fd() const noexcept { return fd_; }  // -1: not open
+  int fd() const noexcept { return fd_.load(); }  // -1: not open
+  // True if the program has closed the descriptor.
+  bool Lost() const noexcept;
 
  private:
-  int fd_ = -1;
+  std::atomic<int> fd_{-1};
+  std::uint64_t id_ = 0;  // the kernel's, of the event
 };
+
+// Gives a descriptor a high number, since programs may rely on the numbers that they get, or close all low
+// ones. Returns the new number; the old one if there is none.
+int MoveDescriptorUp(int descriptor) noexcept;
 
 // The registers of an interrupted context (the third argument of a signal handler). AS-Safe.
 Registers RegistersOf(const void* ucontext) noexcept;

@@ -91,37 +91,47 @@ Status PerfClock::Open(std::int32_t tid, int signal, std::uint64_t period_ns) no
   attributes.sample_period = period_ns;
   attributes.wakeup_events = 1;
   attributes.disabled = 1;
-  const int low =
-      static_cast<int>(syscall(SYS_perf_event_open, &attributes, tid, -1, -1, PERF_FLAG_FD_CLOEXEC));
+  int fd = static_cast<int>(syscall(SYS_perf_event_open, &attributes, tid, -1, -1, PERF_FLAG_FD_CLOEXEC));
   int error = errno;
-  if (low >= 0) {
-    // Programs may rely on the numbers that they get.
-    fd_ =
-        fcntl(low, F_DUPFD_CLOEXEC, static_cast<int>(files.rlim_cur > 65'536 ? 32'768 : files.rlim_cur / 2));
+  if (fd >= 0) {
+    fd = MoveDescriptorUp(fd);
+    fd_.store(fd);
+    f_owner_ex owner{F_OWNER_TID, tid};
+    if (ioctl(fd, PERF_EVENT_IOC_ID, &id_) == 0 && fcntl(fd, F_SETFL, O_ASYNC) == 0 &&
+        fcntl(fd, F_SETSIG, signal) == 0 && fcntl(fd, F_SETOWN_EX, &owner) == 0 &&
+        ioctl(fd, PERF_EVENT_IOC_REFRESH, 1) == 0) {
+      return {};
+    }
     error = errno;
-    close(low);
+    close(fd);
   }
-  f_owner_ex owner{F_OWNER_TID, tid};
-  if (fd_ >= 0 && fcntl(fd_, F_SETFL, O_ASYNC) == 0 && fcntl(fd_, F_SETSIG, signal) == 0 &&
-      fcntl(fd_, F_SETOWN_EX, &owner) == 0 && ioctl(fd_, PERF_EVENT_IOC_REFRESH, 1) == 0) {
-    return {};
-  }
-  if (fd_ >= 0) {
-    error = errno;
-    Close();
-  } else {
-    clock_fds.fetch_sub(1);
-  }
+  fd_.store(-1);
+  clock_fds.fetch_sub(1);
   return {StatusCode::kIo, "opening a perf clock", error};
 }
 
-void PerfClock::Restart() noexcept { ioctl(fd_, PERF_EVENT_IOC_REFRESH, 1); }
+void PerfClock::Restart() noexcept { ioctl(fd_.load(), PERF_EVENT_IOC_REFRESH, 1); }
+
+bool PerfClock::Lost() const noexcept {
+  std::uint64_t id = 0;
+  return fd_.load() >= 0 && (ioctl(fd_.load(), PERF_EVENT_IOC_ID, &id) != 0 || id != id_);
+}
 
 void PerfClock::Close() noexcept {
-  if (fd_ < 0) return;
-  close(fd_);
-  fd_ = -1;
+  if (fd_.load() < 0) return;
+  if (!Lost()) close(fd_.load());
+  fd_.store(-1);
   clock_fds.fetch_sub(1);
+}
+
+int MoveDescriptorUp(int descriptor) noexcept {
+  rlimit files{};
+  if (getrlimit(RLIMIT_NOFILE, &files) != 0) return descriptor;
+  const int least = static_cast<int>(files.rlim_cur > 65'536 ? 32'768 : files.rlim_cur / 2);
+  const int high = fcntl(descriptor, F_DUPFD_CLOEXEC, least);
+  if (high < 0) return descriptor;
+  close(descriptor);
+  return high;
 }
 
 #if defined(__x86_64__)

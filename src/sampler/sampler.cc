@@ -249,6 +249,17 @@ bool Sampler::GraceOver() {
   return true;
 }
 
+void Sampler::CheckClocks() {
+  if (options_.clock != TickClock::kThreadCpu) return;
+  const std::lock_guard lock(threads_mutex_);
+  for (std::size_t i = 0; installed_ && i < record_count_; ++i) {
+    ThreadRecord* record = records_[i].load();
+    if (record->state.load() != ThreadRecord::State::kActive || !record->perf.Lost()) continue;
+    record->perf.Close();
+    (void)record->perf.Open(record->tid, options_.signal, options_.period_ns);
+  }
+}
+
 void Sampler::Release(ThreadRecord* record) {
   const std::lock_guard lock(threads_mutex_);
   record->state.store(ThreadRecord::State::kFree);

@@ -149,6 +149,8 @@ class Sampler {
   // The next walk that ends in unknown code posts `wake`, once: objects may have been loaded. `wake` must
   // outlive the sampler's work.
   void TellOfUnknownCode(sem_t* wake) { tell_of_unknown_code_.store(wake); }
+  // Opens perf clocks again that the program has closed. Asks the kernel for each thread.
+  void CheckClocks();
   // Gives an ended, drained record back.
   void Release(ThreadRecord* record);
 

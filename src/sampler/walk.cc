@@ -77,6 +77,7 @@ WalkResult Walk(const void* ucontext, const StackBounds& stack, const CodeMap& c
   const bool runtime_ready = walker != nullptr && walker->ready(walker->data);
   Registers regs = port::RegistersOf(ucontext);
   bool is_caller = false;
+  StepHint hint;
   for (std::size_t i = 0; i < FrameBuffer::kMaxWalked; ++i) {
     const std::uint64_t pc = is_caller ? regs.pc - 1 : regs.pc;
     const CodeAt at = Identify(code, images, pc);
@@ -87,7 +88,7 @@ WalkResult Walk(const void* ucontext, const StackBounds& stack, const CodeMap& c
     StopReason reason = StopReason::kComplete;
     Registers caller = regs;
     bool caller_is_caller = is_caller;
-    const bool stepped = native.Step(&caller, &caller_is_caller, stack, &reason);
+    const bool stepped = native.Step(&caller, &caller_is_caller, stack, &reason, &hint);
     // Code that call frame information does not describe, on a thread of the runtime's: a stub, or a method
     // of an AOT image that is the runtime's. The runtime knows both, or goes on from where managed code was
     // last left.

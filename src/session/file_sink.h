@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: MIT
 //
 // FileSink: a trace file. What a failed write left behind is cut off again, so that the file always ends
-// between blocks.
+// between blocks. A program may close all descriptors that it did not open, and use their numbers again: so
+// nothing is written to one that is not the trace any more; the file is opened again.
 #ifndef STACKPIPE_SESSION_FILE_SINK_H_
 #define STACKPIPE_SESSION_FILE_SINK_H_
+
+#include <sys/types.h>
 
 #include <cstdint>
 #include <string>
@@ -29,7 +32,14 @@ class FileSink : public nettrace::Sink {
   int write_error() const { return write_error_; }
 
  private:
+  // True if fd_ is the trace's.
+  bool IsOpen() const;
+  bool Reopen();
+
   int fd_ = -1;
+  std::string path_;  // absolute
+  dev_t device_ = 0;
+  ino_t inode_ = 0;
   std::uint64_t bytes_ = 0;
   int write_error_ = 0;  // errno of the first failure; nothing is written after it
 };

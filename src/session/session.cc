@@ -30,6 +30,7 @@ namespace {
 
 constexpr std::uint64_t kRoundNs = 50'000'000;   // the collector drains this often,
 constexpr std::uint64_t kFlushNs = 250'000'000;  // and blocks go out at least this often
+constexpr std::uint64_t kCheckNs = 1'000'000'000;
 constexpr int kEndSignals[] = {SIGINT, SIGTERM, SIGHUP};
 
 // The signal that asked for the end, 0 = none. Stored by the handler below, taken by the collector thread.
@@ -198,7 +199,7 @@ void Session::Impl::Run() {
   writer.emplace(sink, port::CurrentTid(), code, images, native);
   collector.emplace(options.mode, options.period_ns, sampler, queue, code, images, tables, *writer);
   writer->Begin(options);
-  std::uint64_t last_flush = port::NowNs();
+  std::uint64_t last_flush = port::NowNs(), last_check = last_flush;
   sampler.TellOfUnknownCode(&wake);
   while (!stop.load() && end_signal.load() == 0 &&
          (options.duration_ns == 0 || port::NowNs() - start_ns < options.duration_ns)) {
@@ -214,6 +215,10 @@ void Session::Impl::Run() {
     if (port::NowNs() - last_flush >= kFlushNs) {
       writer->Flush();
       last_flush = port::NowNs();
+    }
+    if (port::NowNs() - last_check >= kCheckNs) {
+      sampler.CheckClocks();
+      last_check = port::NowNs();
     }
     ShowProgress();
   }

@@ -127,6 +127,16 @@ class NativeTest(unittest.TestCase):
         self.assertGreater(found["SpinBefore"], 50e6)
         self.assertGreater(found["SpinAfter"], 50e6)
 
+    def test_program_that_closes_all_descriptors(self):
+        own = os.path.join(self.directory, "own")
+        os.mkdir(own)
+        self.record([], [PROGRAM, "close-all", own])
+        trace = Trace(self.out)
+        self.check_totals(trace)
+        self.assertGreater(weights(trace)["SpinBefore"], 250e6)
+        self.assertGreater(weights(trace)["SpinAfter"], 2200e6)
+        self.assertGreater(sum(s.weight < 20e6 for s in trace.samples), 500)  # it went on to be sampled
+
     # pytorch#195837
     def test_ends_of_the_process(self):
         for how in ("exit", "_exit", "quick_exit", "thread", "handler"):

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 //
 // What native_test.py records: each subcommand does something whose profile is known.
+#include <fcntl.h>
 #include <pthread.h>
 #include <spawn.h>
 #include <sys/wait.h>
@@ -163,6 +164,22 @@ int FailedExec() {
   return 0;
 }
 
+// Closes all descriptors, as daemons do, and uses their numbers for files of its own. Exit code: how many of
+// those do not hold what was written to them.
+int CloseAll(const char* directory) {
+  SpinBefore(300);
+  for (int fd = 3; fd < 70'000; ++fd) close(fd);
+  std::vector<int> files;
+  for (int i = 0; i < 600; ++i) {
+    const std::string path = std::string(directory) + "/own-" + std::to_string(i);
+    files.push_back(open(path.c_str(), O_RDWR | O_CREAT | O_TRUNC, 0666));
+  }
+  SpinAfter(2500);
+  int wrong = 0;
+  for (const int fd : files) wrong += lseek(fd, 0, SEEK_END) != 0 || close(fd) != 0;
+  return wrong;
+}
+
 int End(const std::string& how) {
   SpinBefore(150);
   if (how == "_exit") _exit(11);
@@ -191,6 +208,7 @@ int main(int argc, char** argv) {
   if (what == "children") return Children(argv[0]);
   if (what == "spin-in-child") return SpinInChild(100) == 100 ? 6 : 1;
   if (what == "failed-exec") return FailedExec();
+  if (what == "close-all") return CloseAll(argv[2]);
   if (what == "end") return End(argv[2]);
   return 2;
 }

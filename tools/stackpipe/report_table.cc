@@ -57,8 +57,11 @@ std::string SamplesLine(const Profile& profile) {
 }
 
 std::string NamesLine(const Profile& profile) {
-  std::string line = fmt::format("{} of {} named", PercentText(profile.managed_named, profile.managed_frames),
-                                 Plural(profile.managed_frames, "managed frame"));
+  std::string line = "no managed frames";
+  if (profile.managed_frames != 0) {
+    line = fmt::format("{} of {} named", PercentText(profile.managed_named, profile.managed_frames),
+                       Plural(profile.managed_frames, "managed frame"));
+  }
   std::uint64_t cut = 0;
   for (std::size_t reason = 1; reason < kStopReasonCount; ++reason) cut += profile.stop_reasons[reason];
   if (cut != 0) {
