@@ -135,7 +135,7 @@ class NativeTest(unittest.TestCase):
         self.check_totals(trace)
         self.assertGreater(weights(trace)["SpinBefore"], 250e6)
         self.assertGreater(weights(trace)["SpinAfter"], 2200e6)
-        self.assertGreater(sum(s.weight < 20e6 for s in trace.samples), 500)  # it went on to be sampled
+        self.assertGreater(sum(s.weight < 20e6 for s in trace.samples), 300)  # it went on to be sampled
 
     # pytorch#195837
     def test_ends_of_the_process(self):
@@ -162,8 +162,9 @@ class NativeTest(unittest.TestCase):
                 self.record([], command)
                 trace = Trace(self.out)
                 self.check_totals(trace)
-                self.assertGreater(len(trace.samples), 200)
-                self.assertGreaterEqual(stops(trace)["complete"], 0.99 * len(trace.samples), stops(trace))
+                self.assertGreater(len(trace.samples), 60)
+                # 99 %, but for a sample or two right after a library was loaded.
+                self.assertLessEqual(len(trace.samples) - stops(trace)["complete"], 3 + 0.01 * len(trace.samples), stops(trace))
 
 
 if __name__ == "__main__":
