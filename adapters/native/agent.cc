@@ -8,7 +8,8 @@
 // STACKPIPE_OUTPUT, and in programs whose runtime has an adapter of its own, it does nothing.
 //
 // It stands in front of a few functions of the C library:
-//   pthread_create        each thread is sampled from its start to its end
+//   pthread_create, thrd_create
+//                         each thread is sampled from its start to its end
 //   execv, execve, ...    the program is replaced: its trace is closed first, and gives its name up
 //   _exit, _Exit          the process ends without its exit handlers: its trace is closed first
 //
@@ -20,6 +21,7 @@
 #include <signal.h>
 #include <stdarg.h>
 #include <stdlib.h>
+#include <threads.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -45,6 +47,7 @@ SessionOptions* options = nullptr;  // of the session
 // loader's lock, which is nobody's to give back in a child of fork.
 struct CLibrary {
   int (*pthread_create)(pthread_t*, const pthread_attr_t*, void* (*)(void*), void*);
+  int (*thrd_create)(thrd_t*, thrd_start_t, void*);
   int (*execve)(const char*, char* const*, char* const*);
   int (*execvpe)(const char*, char* const*, char* const*);
   void (*exit_now)(int);
@@ -56,6 +59,7 @@ const CLibrary& Next() {
       *function = reinterpret_cast<std::remove_pointer_t<decltype(function)>>(dlsym(RTLD_NEXT, name));
     };
     find(&found.pthread_create, "pthread_create");
+    find(&found.thrd_create, "thrd_create");
     find(&found.execve, "execve");
     find(&found.execvpe, "execvpe");
     find(&found.exit_now, "_exit");
@@ -107,10 +111,23 @@ __attribute__((constructor)) void OnLoad() {
 
 // ---- Threads ----
 
+// The program's function of a thread; Result is void* for pthread_create, int for thrd_create.
+template <typename Result>
 struct Routine {
-  void* (*function)(void*);
+  Result (*function)(void*);
   void* argument;
 };
+
+void Enter() {
+  Session* current = Current();
+  if (current == nullptr) return;
+  // Libraries that start threads of their own (liblzma is one) block all signals in them.
+  sigset_t sampling;
+  sigemptyset(&sampling);
+  sigaddset(&sampling, SIGPROF);
+  pthread_sigmask(SIG_UNBLOCK, &sampling, nullptr);
+  (void)current->RegisterCurrentThread(nullptr);
+}
 
 void Leave(void*) {
   Session* current = Current();
@@ -120,22 +137,27 @@ void Leave(void*) {
   current->UnregisterCurrentThread();
 }
 
-void* RunThread(void* given) {
-  const Routine routine = *static_cast<Routine*>(given);
-  delete static_cast<Routine*>(given);
-  if (Session* current = Current()) {
-    // Libraries that start threads of their own (liblzma is one) block all signals in them.
-    sigset_t sampling;
-    sigemptyset(&sampling);
-    sigaddset(&sampling, SIGPROF);
-    pthread_sigmask(SIG_UNBLOCK, &sampling, nullptr);
-    (void)current->RegisterCurrentThread(nullptr);
-  }
-  void* result = nullptr;
+template <typename Result>
+Result RunThread(void* given) {
+  const Routine<Result> routine = *static_cast<Routine<Result>*>(given);
+  delete static_cast<Routine<Result>*>(given);
+  Enter();
+  Result result{};
   pthread_cleanup_push(&Leave, nullptr);  // pthread_exit and cancellation end it too
   result = routine.function(routine.argument);
   pthread_cleanup_pop(1);
   return result;
+}
+
+// Calls `create(function, argument)` so that the thread is sampled. `no_memory` is its error for that.
+template <typename Result, typename Create>
+int CreateThread(Result (*function)(void*), void* argument, int no_memory, const Create& create) {
+  if (Current() == nullptr) return create(function, argument);
+  auto* routine = new (std::nothrow) Routine<Result>{function, argument};
+  if (routine == nullptr) return no_memory;
+  const int error = create(&RunThread<Result>, routine);
+  if (error != 0) delete routine;
+  return error;
 }
 
 // ---- The program is replaced ----
@@ -210,12 +232,13 @@ using namespace stackpipe::native;  // NOLINT: what follows is the C library's
 
 STACKPIPE_WRAPPER int pthread_create(pthread_t* thread, const pthread_attr_t* attributes,
                                      void* (*function)(void*), void* argument) {
-  if (Current() == nullptr) return Next().pthread_create(thread, attributes, function, argument);
-  auto* routine = new (std::nothrow) Routine{function, argument};
-  if (routine == nullptr) return EAGAIN;
-  const int error = Next().pthread_create(thread, attributes, &RunThread, routine);
-  if (error != 0) delete routine;
-  return error;
+  return CreateThread(function, argument, EAGAIN, [=](void* (*run)(void*), void* given) {
+    return Next().pthread_create(thread, attributes, run, given);
+  });
+}
+STACKPIPE_WRAPPER int thrd_create(thrd_t* thread, thrd_start_t function, void* argument) {
+  return CreateThread(function, argument, thrd_nomem,
+                      [=](thrd_start_t run, void* given) { return Next().thrd_create(thread, run, given); });
 }
 
 STACKPIPE_WRAPPER int execve(const char* path, char* const* arguments, char* const* environment) {

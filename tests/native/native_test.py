@@ -84,7 +84,7 @@ class NativeTest(unittest.TestCase):
         by_name = collections.Counter()
         for sample in trace.samples:
             by_name[trace.threads[sample.tid]] += sample.weight
-        for name in ("returns", "exits", "cancelled"):
+        for name in ("returns", "exits", "cancelled", "c11"):
             self.assertAlmostEqual(by_name[name] / 1e6, 60, delta=10, msg=by_name)
 
     # dotnet/runtime#111368, java-profiler#509

@@ -5,6 +5,7 @@
 #include <pthread.h>
 #include <spawn.h>
 #include <sys/wait.h>
+#include <threads.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -86,6 +87,16 @@ int ThreadEnds() {
          pthread_exit(&marks[1]);
        }),
        &marks[1]);
+  thrd_t c11;
+  thrd_create(
+      &c11,
+      [](void*) {
+        pthread_setname_np(pthread_self(), "c11");
+        return SpinOne(60);
+      },
+      nullptr);
+  int code = 0;
+  if (thrd_join(c11, &code) != thrd_success || code != 60) std::exit(4);
   const pthread_t cancelled = run([](void*) -> void* {
     pthread_setname_np(pthread_self(), "cancelled");
     SpinOne(60);
