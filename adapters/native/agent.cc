@@ -77,15 +77,14 @@ Session* Current() {
   return current != nullptr && getpid() == session_pid ? current : nullptr;
 }
 
-void End() {
-  if (Session* current = Current()) current->End();
+// The end may be asked for in a signal handler that interrupted malloc, which the session's thread needs. It
+// is never waited for without a bound: least where programs do so by right.
+constexpr std::uint64_t kExitWaitNs = 5'000'000'000, kExitNowWaitNs = 500'000'000;
+bool EndWithin(std::uint64_t wait_ns) {
+  Session* current = Current();
+  return current != nullptr && current->EndWithin(wait_ns);
 }
-
-// _exit may come from a signal handler that interrupted malloc, which the session's thread needs for the end.
-constexpr std::uint64_t kExitWaitNs = 500'000'000;
-void EndSoon() {
-  if (Session* current = Current()) (void)current->EndWithin(kExitWaitNs);
-}
+void End() { (void)EndWithin(kExitWaitNs); }
 
 void Start() {
   auto* read = new (std::nothrow) SessionOptions;
@@ -168,8 +167,7 @@ bool CanRun(const char* path) { return path != nullptr && access(path, X_OK) == 
 // Closes the trace, and lets the next program have its name. False: there is none.
 bool EndBeforeExec() {
   Session* current = Current();
-  if (current == nullptr || !current->active()) return false;
-  current->End();
+  if (current == nullptr || !current->active() || !current->EndWithin(kExitNowWaitNs)) return false;
   if (current->samples() == 0) {
     unlink(options->output_path.c_str());
   } else {
@@ -284,7 +282,7 @@ STACKPIPE_WRAPPER int execle(const char* path, const char* argument, ...) {
 }
 
 STACKPIPE_WRAPPER __attribute__((noreturn)) void _exit(int code) {
-  EndSoon();
+  (void)EndWithin(kExitNowWaitNs);
   Next().exit_now(code);
   __builtin_unreachable();
 }
