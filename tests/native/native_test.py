@@ -36,6 +36,10 @@ def stops(trace):
     return collections.Counter(STOPS[s.flags & 0xf] for s in trace.samples)
 
 
+def modules(sample):
+    return [f.module for f in sample.frames if isinstance(f, Method)]
+
+
 class NativeTest(unittest.TestCase):
     def setUp(self):
         self.directory = tempfile.mkdtemp(prefix="stackpipe-test-")
@@ -54,6 +58,11 @@ class NativeTest(unittest.TestCase):
         expected, recorded, dropped, suppressed = trace.end[:4]
         self.assertEqual(expected, recorded + dropped + suppressed)
         self.assertEqual(recorded, len(trace.samples))
+
+    # 99 %, but for a sample or two right after a library was loaded.
+    def check_complete(self, trace):
+        incomplete = len(trace.samples) - stops(trace)["complete"]
+        self.assertLessEqual(incomplete, 3 + 0.01 * len(trace.samples), stops(trace))
 
     # Proves: A3, and go#35057: no process-wide timer that loses samples where many threads run.
     def test_split_over_sixteen_threads(self):
@@ -93,6 +102,36 @@ class NativeTest(unittest.TestCase):
         trace = Trace(self.out)
         self.check_totals(trace)
         self.assertGreaterEqual(trace.events["Stackpipe/2"], 2000)
+
+    # gperftools#412: a handler that needs a lock which the interrupted thread has.
+    def test_threads_that_allocate(self):
+        self.record(["--rate", "5000"], [PROGRAM, "allocate"])
+        trace = Trace(self.out)
+        self.check_totals(trace)
+        self.assertAlmostEqual(sum(s.weight for s in trace.samples) / 1e9, 1.6, delta=0.1)
+        self.assertGreater(sum(modules(s)[:1] == ["libc.so.6"] for s in trace.samples), 0.2 * len(trace.samples))
+        self.check_complete(trace)
+
+    # gperftools#43, #775, #1188, pprof-rs#36: an unwinder that is not re-entrant.
+    def test_threads_that_throw_and_unwind(self):
+        self.record(["--rate", "5000"], [PROGRAM, "throw"])
+        trace = Trace(self.out)
+        self.check_totals(trace)
+        self.assertGreater(sum("libgcc_s.so.1" in modules(s) for s in trace.samples), 0.2 * len(trace.samples))
+        self.check_complete(trace)
+
+    # dd-trace-dotnet#5660, julia#57017: the loader's lock against malloc's. async-profiler#843, #1125: libraries that go.
+    def test_libraries_that_come_and_go(self):
+        for i in range(20):
+            shutil.copy(os.path.join(BUILD, "bin", "libnative_plugin.so"), os.path.join(self.directory, "plugin-%d.so" % i))
+        self.record(["--rate", "5000"], [PROGRAM, "open-and-close", self.directory])
+        trace = Trace(self.out)
+        self.check_totals(trace)
+        self.assertGreater(len(trace.samples), 100)
+        for sample in trace.samples:  # no name that it never had
+            for frame in sample.frames:
+                if isinstance(frame, Method) and frame.module.startswith("plugin-"):
+                    self.assertRegex(frame.name, r"PluginWork|OnLoad|_init|_fini|_start|frame_dummy|tm_clones|_aux|plugin-")
 
     def test_sleeps_are_not_interrupted(self):
         self.record(["--rate", "5000"], [PROGRAM, "sleeps"])
@@ -163,8 +202,7 @@ class NativeTest(unittest.TestCase):
                 trace = Trace(self.out)
                 self.check_totals(trace)
                 self.assertGreater(len(trace.samples), 60)
-                # 99 %, but for a sample or two right after a library was loaded.
-                self.assertLessEqual(len(trace.samples) - stops(trace)["complete"], 3 + 0.01 * len(trace.samples), stops(trace))
+                self.check_complete(trace)
 
 
 if __name__ == "__main__":

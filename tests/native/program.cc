@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: MIT
 //
 // What native_test.py records: each subcommand does something whose profile is known.
+#include <dlfcn.h>
+#include <execinfo.h>
 #include <fcntl.h>
 #include <pthread.h>
 #include <spawn.h>
@@ -175,6 +177,59 @@ int FailedExec() {
   return 0;
 }
 
+// Runs `work` in `count` threads until each has used `ms` of CPU time.
+template <typename Work>
+void InThreads(int count, unsigned ms, const Work& work) {
+  std::vector<std::thread> threads;
+  for (int i = 0; i < count; ++i) {
+    threads.emplace_back([&work, ms] {
+      const std::uint64_t end = ClockNs(CLOCK_THREAD_CPUTIME_ID) + ms * std::uint64_t{1'000'000};
+      while (ClockNs(CLOCK_THREAD_CPUTIME_ID) < end) work();
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+}
+
+void Allocate() {
+  void* blocks[64];
+  for (std::size_t i = 0; i < 64; ++i) blocks[i] = std::malloc(i * i * 16);
+  for (void* block : blocks) std::free(block);
+}
+
+__attribute__((noinline)) void ThrowAt(int depth) {
+  if (depth == 0) throw depth;
+  ThrowAt(depth - 1);
+  asm volatile("");
+}
+
+void ThrowAndTrace() {
+  for (int i = 0; i < 20; ++i) {
+    try {
+      ThrowAt(10);
+    } catch (int) {
+    }
+    void* frames[32];
+    backtrace(frames, 32);
+  }
+}
+
+// Opens, calls and closes copies of the plugin, while other threads allocate.
+int OpenAndClose(const std::string& directory) {
+  std::thread allocating([] { InThreads(2, 600, Allocate); });
+  bool right = true;
+  InThreads(1, 600, [&] {
+    for (int i = 0; i < 20; ++i) {
+      void* library = dlopen((directory + "/plugin-" + std::to_string(i) + ".so").c_str(), RTLD_NOW);
+      if (library == nullptr) std::exit(5);
+      const auto work = reinterpret_cast<unsigned (*)(unsigned)>(dlsym(library, "PluginWork"));
+      right = right && work != nullptr && work(20'000) == 199'990'000;
+      dlclose(library);
+    }
+  });
+  allocating.join();
+  return right ? 0 : 1;
+}
+
 // Closes all descriptors, as daemons do, and uses their numbers for files of its own. Exit code: how many of
 // those do not hold what was written to them.
 int CloseAll(const char* directory) {
@@ -219,6 +274,9 @@ int main(int argc, char** argv) {
   if (what == "children") return Children(argv[0]);
   if (what == "spin-in-child") return SpinInChild(100) == 100 ? 6 : 1;
   if (what == "failed-exec") return FailedExec();
+  if (what == "allocate") return InThreads(16, 100, Allocate), 0;
+  if (what == "throw") return InThreads(4, 300, ThrowAndTrace), 0;
+  if (what == "open-and-close") return OpenAndClose(argv[2]);
   if (what == "close-all") return CloseAll(argv[2]);
   if (what == "end") return End(argv[2]);
   return 2;
