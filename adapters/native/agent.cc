@@ -10,6 +10,7 @@
 // It stands in front of a few functions of the C library:
 //   pthread_create, thrd_create
 //                         each thread is sampled from its start to its end
+//   dlclose               what is unloaded was certainly there until then
 //   execv, execve, ...    the program is replaced: its trace is closed first, and gives its name up
 //   _exit, _Exit          the process ends without its exit handlers: its trace is closed first
 //
@@ -48,6 +49,7 @@ SessionOptions* options = nullptr;  // of the session
 struct CLibrary {
   int (*pthread_create)(pthread_t*, const pthread_attr_t*, void* (*)(void*), void*);
   int (*thrd_create)(thrd_t*, thrd_start_t, void*);
+  int (*dlclose)(void*);
   int (*execve)(const char*, char* const*, char* const*);
   int (*execvpe)(const char*, char* const*, char* const*);
   void (*exit_now)(int);
@@ -60,6 +62,7 @@ const CLibrary& Next() {
     };
     find(&found.pthread_create, "pthread_create");
     find(&found.thrd_create, "thrd_create");
+    find(&found.dlclose, "dlclose");
     find(&found.execve, "execve");
     find(&found.execvpe, "execvpe");
     find(&found.exit_now, "_exit");
@@ -159,6 +162,10 @@ int CreateThread(Result (*function)(void*), void* argument, int no_memory, const
   return error;
 }
 
+void NativeObjectsChange() {
+  if (Session* current = Current()) current->NativeObjectsChange();
+}
+
 // ---- The program is replaced ----
 
 // Whether execve would find something to run. It may fail for other reasons still.
@@ -237,6 +244,13 @@ STACKPIPE_WRAPPER int pthread_create(pthread_t* thread, const pthread_attr_t* at
 STACKPIPE_WRAPPER int thrd_create(thrd_t* thread, thrd_start_t function, void* argument) {
   return CreateThread(function, argument, thrd_nomem,
                       [=](thrd_start_t run, void* given) { return Next().thrd_create(thread, run, given); });
+}
+
+STACKPIPE_WRAPPER int dlclose(void* library) {
+  NativeObjectsChange();
+  const int result = Next().dlclose(library);
+  NativeObjectsChange();
+  return result;
 }
 
 STACKPIPE_WRAPPER int execve(const char* path, char* const* arguments, char* const* environment) {

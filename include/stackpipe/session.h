@@ -78,6 +78,11 @@ class Session {
   // (some of it is registered), kFormat, kLimit (4 GB), kOutOfMemory.
   Result<CodeId> RegisterAotImage(const void* address);
 
+  // Looks at which native objects are loaded. The session does so by itself at intervals; who calls this
+  // right before and right after a dlclose has the object's samples named for sure, and never by what is
+  // loaded in its place.
+  void NativeObjectsChange();
+
   // Unregisters code or an AOT image, and says so in the stream. Unknown ids: no effect.
   void RetireCode(CodeId id);
 

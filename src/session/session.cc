@@ -275,6 +275,10 @@ Result<CodeId> Session::RegisterAotImage(const void* address) {
   return id;
 }
 
+void Session::NativeObjectsChange() {
+  if (active()) impl_->tables.Refresh();
+}
+
 void Session::RetireCode(CodeId id) {
   // Told first: once the map forgets a description (TrimHistory), the collector must have heard of the end.
   if (active()) impl_->queue.Push(CodeRetired{id});

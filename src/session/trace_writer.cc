@@ -210,12 +210,26 @@ void TraceWriter::CloseAotImage(CodeId id, std::uint64_t time_ns, std::int32_t t
 
 bool TraceWriter::AnnounceNative(std::uint64_t pc, std::uint64_t time_ns) {
   auto next = natives_.upper_bound(pc);
-  if (next != natives_.begin() && pc < std::prev(next)->second.end) return true;
+  if (next != natives_.begin() && pc < std::prev(next)->second.end) {
+    const NativeMethod& named = std::prev(next)->second;
+    if (time_ns >= named.certain_from_ns && time_ns < named.certain_until_ns) return true;
+    // Another object's by now, or then.
+    UnloadNatives(std::prev(next)->first, std::prev(next)->first + 1, time_ns);
+  }
   for (const auto& [id, image] : open_images_) {
     if (pc - image.range.start < image.range.size) return false;  // its methods name it, or nothing does
   }
   NativeSymbol symbol;
-  if (!native_.Symbolize(pc, &symbol) || symbol.function_start == 0) return false;
+  if (!native_.SymbolizeAt(pc, time_ns, &symbol)) return false;
+  // What else is named in its object's place was another object's.
+  for (auto it = natives_.lower_bound(symbol.object_start);
+       it != natives_.end() && it->first < symbol.object_end;) {
+    const bool other = it->second.object_id != symbol.object_id;
+    const std::uint64_t start = it->first;
+    ++it;
+    if (other) UnloadNatives(start, start + 1, time_ns);
+  }
+  if (symbol.function_start == 0) return false;
   // Never two names for one address: what overlaps is left as it was told first.
   next = natives_.upper_bound(pc);
   std::uint64_t start = symbol.function_start;
@@ -239,6 +253,8 @@ bool TraceWriter::AnnounceNative(std::uint64_t pc, std::uint64_t time_ns) {
   native.end = end;
   native.method_id = next_native_id_++;
   native.object_id = symbol.object_id;
+  native.certain_from_ns = symbol.certain_from_ns;
+  native.certain_until_ns = symbol.certain_until_ns;
   native.method.method_id = native.method_id;
   native.method.module_id = kNativeIds + symbol.object_id;
   native.method.start = start;

@@ -74,6 +74,7 @@ class TraceWriter {
     std::uint64_t end = 0;
     std::uint64_t method_id = 0;
     std::uint64_t object_id = 0;
+    std::uint64_t certain_from_ns = 0, certain_until_ns = 0;  // of its object
     nettrace::Method method;
   };
   // An AOT image that is open in the stream.

@@ -5,6 +5,7 @@
 #include "unwind/native_unwinder.h"
 
 #include <limits.h>
+#include <time.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -24,6 +25,15 @@ namespace stackpipe {
 namespace {
 
 constexpr std::uintptr_t kPageSize = 4096;
+constexpr std::uint64_t kForever = ~std::uint64_t{0};
+// How long objects that went are kept for samples of theirs, although something else is in their place.
+constexpr std::uint64_t kKeepGoneNs = 1'000'000'000;
+
+std::uint64_t NowNs() {
+  timespec now{};
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  return static_cast<std::uint64_t>(now.tv_sec) * 1'000'000'000u + static_cast<std::uint64_t>(now.tv_nsec);
+}
 
 // What is read of an object's file when something in it is named for the first time.
 struct ObjectNames {
@@ -46,7 +56,14 @@ struct Object {
   std::vector<AddressRange> mapped;       // memory, whole pages
   std::shared_ptr<const CfiTable> table;  // null: none
   std::unique_ptr<ObjectNames> names;     // null: not read yet
+  // When it was certainly loaded.
+  std::uint64_t certain_from = 0;
+  std::uint64_t certain_until = kForever;
+  std::uint64_t gone_at = 0;  // when it was missed
 
+  bool HoldsAt(std::uintptr_t pc, std::uint64_t time) const {
+    return time >= certain_from && time < certain_until && Holds(pc);
+  }
   std::uintptr_t start() const { return mapped.front().start; }
   std::uintptr_t end() const { return mapped.back().end; }
   bool Holds(std::uintptr_t pc) const {
@@ -89,6 +106,7 @@ struct NativeUnwinder::Impl {
   mutable std::mutex objects_mutex;  // guards all below
   bool listed = false;               // counters and live are valid
   LoaderCounters counters;
+  std::uint64_t listed_after = 0;  // a time before the last listing
   std::vector<std::unique_ptr<Object>> live;
   std::vector<std::unique_ptr<Object>> gone;  // newest last; without tables
   std::vector<std::unique_ptr<const UnwindSnapshot>> retired;
@@ -199,8 +217,11 @@ struct NativeUnwinder::Impl {
     return snapshot;
   }
 
-  void Remember(std::unique_ptr<Object> object) {
+  // `until`: it was certainly there before.
+  void Remember(std::unique_ptr<Object> object, std::uint64_t until) {
     object->table.reset();
+    object->certain_until = until;
+    object->gone_at = NowNs();
     gone.push_back(std::move(object));
   }
 
@@ -216,10 +237,11 @@ struct NativeUnwinder::Impl {
       return std::any_of(gone.begin() + static_cast<std::ptrdiff_t>(index) + 1, gone.end(), covers) ||
              std::any_of(live.begin(), live.end(), covers);
     };
+    const std::uint64_t now = NowNs();
     std::vector<std::unique_ptr<Object>> kept;
     const std::size_t first = gone.size() > kGoneMax ? gone.size() - kGoneMax : 0;
     for (std::size_t i = first; i < gone.size(); ++i) {
-      if (!is_hidden(i)) kept.push_back(std::move(gone[i]));
+      if (now - gone[i]->gone_at < kKeepGoneNs || !is_hidden(i)) kept.push_back(std::move(gone[i]));
     }
     gone = std::move(kept);
   }
@@ -244,6 +266,18 @@ struct NativeUnwinder::Impl {
     }
     return nullptr;
   }
+
+  Object* FindObjectAt(std::uintptr_t pc, std::uint64_t time) const {
+    for (const auto& object : live) {
+      if (object->HoldsAt(pc, time)) return object.get();
+    }
+    for (auto at = gone.rbegin(); at != gone.rend(); ++at) {
+      if ((*at)->HoldsAt(pc, time)) return at->get();
+    }
+    return nullptr;
+  }
+
+  bool Describe(Object* object, std::uintptr_t pc, NativeSymbol* out) const;
 };
 
 NativeUnwinder::NativeUnwinder(const NativeUnwinderOptions& options)
@@ -268,13 +302,21 @@ Status NativeUnwinder::Refresh(bool quiescent) {
 
   std::vector<LoadedObject> listed;
   LoaderCounters counters;
+  const std::uint64_t before_listing = NowNs();
   ListLoadedObjects(&listed, &counters);
+  const std::uint64_t after_listing = NowNs();
   const bool nothing_unloaded = impl.listed && counters.subs == impl.counters.subs;
+  const bool nothing_loaded = impl.listed && counters.adds == impl.counters.adds;
+  // What is new lies where nothing was before, if nothing went; else something may have come and gone there.
+  const std::uint64_t new_since = !impl.listed ? 0 : nothing_unloaded ? impl.listed_after : after_listing;
+  const std::uint64_t first_new_id = impl.next_id;
   std::vector<std::unique_ptr<Object>> before = std::move(impl.live);
   impl.live.clear();
   for (const LoadedObject& loaded : listed) {
     std::unique_ptr<Object> object = impl.TakeOrLoad(loaded, nothing_unloaded, &before);
-    if (object != nullptr) impl.live.push_back(std::move(object));
+    if (object == nullptr) continue;
+    if (object->id >= first_new_id) object->certain_from = new_since;
+    impl.live.push_back(std::move(object));
   }
   const auto vdso = std::find_if(before.begin(), before.end(), [](const std::unique_ptr<Object>& object) {
     return object != nullptr && !object->image.empty();
@@ -282,8 +324,9 @@ Status NativeUnwinder::Refresh(bool quiescent) {
   std::unique_ptr<Object> object = vdso != before.end() ? std::move(*vdso) : impl.LoadVdso();
   if (object != nullptr) impl.live.push_back(std::move(object));
   for (auto& left : before) {
-    if (left != nullptr) impl.Remember(std::move(left));
+    if (left != nullptr) impl.Remember(std::move(left), nothing_loaded ? kForever : impl.listed_after);
   }
+  impl.listed_after = before_listing;
   impl.TrimGone();
   impl.counters = counters;
   impl.listed = true;
@@ -295,14 +338,24 @@ Status NativeUnwinder::Refresh(bool quiescent) {
 
 bool NativeUnwinder::Symbolize(std::uintptr_t pc, NativeSymbol* out) const {
   std::lock_guard lock(impl_->objects_mutex);
-  Object* object = impl_->FindObject(pc);
+  return impl_->Describe(impl_->FindObject(pc), pc, out);
+}
+
+bool NativeUnwinder::SymbolizeAt(std::uintptr_t pc, std::uint64_t time_ns, NativeSymbol* out) const {
+  std::lock_guard lock(impl_->objects_mutex);
+  return impl_->Describe(impl_->FindObjectAt(pc, time_ns), pc, out);
+}
+
+bool NativeUnwinder::Impl::Describe(Object* object, std::uintptr_t pc, NativeSymbol* out) const {
   if (object == nullptr) return false;
-  if (object->names == nullptr) impl_->LoadNames(object);
+  if (object->names == nullptr) LoadNames(object);
   *out = NativeSymbol();
   out->object_path = object->path;
   out->object_id = object->id;
   out->object_start = object->start();
   out->object_end = object->end();
+  out->certain_from_ns = object->certain_from;
+  out->certain_until_ns = object->certain_until;
   out->build_id_size = object->build_id_size;
   std::memcpy(out->build_id, object->build_id, sizeof out->build_id);
 

@@ -49,6 +49,9 @@ struct NativeSymbol {
   std::uint64_t object_id = 0;      // unique per load of an object in this process, never reused
   std::uintptr_t object_start = 0;  // lowest mapped address
   std::uintptr_t object_end = 0;
+  // The object was certainly loaded at each time in [certain_from_ns, certain_until_ns), by CLOCK_MONOTONIC.
+  std::uint64_t certain_from_ns = 0;
+  std::uint64_t certain_until_ns = ~std::uint64_t{0};
   std::uintptr_t function_start = 0;  // from the symbol where there is one, else from CFI, else 0
   std::uintptr_t function_end = 0;
   std::string function;  // demangled; empty = no symbol covers the pc: then say module+offset
@@ -100,6 +103,10 @@ class NativeUnwinder {
   // has it. Never guesses: a symbol counts only if pc lies inside [st_value, st_value + st_size). Also finds
   // objects that were unloaded since, if `pc` was theirs and nothing else has taken the address.
   bool Symbolize(std::uintptr_t pc, NativeSymbol* out) const;
+  // The same at an earlier time: the object that was certainly loaded there then. Objects that came and went
+  // between two calls of Refresh were never seen, and whether one was there at a time between them may not be
+  // certain: then false. Objects are known for a second after they went at least.
+  bool SymbolizeAt(std::uintptr_t pc, std::uint64_t time_ns, NativeSymbol* out) const;
 
  private:
   struct Impl;

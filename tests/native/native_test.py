@@ -123,7 +123,7 @@ class NativeTest(unittest.TestCase):
     # dd-trace-dotnet#5660, julia#57017: the loader's lock against malloc's. async-profiler#843, #1125: libraries that go.
     def test_libraries_that_come_and_go(self):
         for i in range(20):
-            shutil.copy(os.path.join(BUILD, "bin", "libnative_plugin.so"), os.path.join(self.directory, "plugin-%d.so" % i))
+            shutil.copy(os.path.join(BUILD, "bin", "libPluginOne.so"), os.path.join(self.directory, "plugin-%d.so" % i))
         self.record(["--rate", "5000"], [PROGRAM, "open-and-close", self.directory])
         trace = Trace(self.out)
         self.check_totals(trace)
@@ -131,7 +131,31 @@ class NativeTest(unittest.TestCase):
         for sample in trace.samples:  # no name that it never had
             for frame in sample.frames:
                 if isinstance(frame, Method) and frame.module.startswith("plugin-"):
-                    self.assertRegex(frame.name, r"PluginWork|OnLoad|_init|_fini|_start|frame_dummy|tm_clones|_aux|plugin-")
+                    self.assertRegex(frame.name, r"PluginOne|OnLoad|_init|_fini|_start|frame_dummy|tm_clones|_aux|plugin-")
+
+    # The kind of dolphin PR#1432 and magic-trace#116, with libraries: one address, two functions.
+    def test_two_libraries_at_one_address(self):
+        done = self.record(["--rate", "2000"], [PROGRAM, "same-address", os.path.join(BUILD, "bin")])
+        trace = Trace(self.out)
+        self.check_totals(trace)
+        calls = collections.Counter()
+        unnamed = total = 0
+        for sample in trace.samples:
+            names = [f.name if isinstance(f, Method) else "?" for f in sample.frames]
+            text = " ".join(names)
+            for caller, callee, other in (("CallOne", "PluginOne", "PluginTwo"), ("CallTwo", "PluginTwo", "PluginOne")):
+                if caller in text:
+                    self.assertNotIn(other, text)
+                    calls[callee] += sample.weight
+            total += sample.weight
+            unnamed += sample.weight if "?" in names or len(names) < 3 else 0
+            self.assertFalse("PluginOne" in text and "PluginTwo" in text)
+        for name in ("PluginOne", "PluginTwo"):
+            self.assertGreater(weights(trace)[name], 0)
+        self.assertLess(unnamed / total, 0.3)  # before the library's tables were made
+        share = weights(trace)
+        self.assertAlmostEqual(share["PluginOne"] / (share["PluginOne"] + share["PluginTwo"]), float(done.stdout),
+                               delta=4 * (0.75 * 0.25 / len(trace.samples)) ** 0.5)
 
     def test_sleeps_are_not_interrupted(self):
         self.record(["--rate", "5000"], [PROGRAM, "sleeps"])

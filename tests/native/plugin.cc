@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 //
-// A library that native_program opens and closes again and again: it allocates when it is loaded, and can be called.
+// A library that native_program opens and closes again and again: it allocates when it is loaded, and can be
+// called.
 #include <cstdlib>
 
 namespace {
@@ -9,7 +10,7 @@ __attribute__((constructor)) void OnLoad() {
 }
 }  // namespace
 
-extern "C" __attribute__((visibility("default"))) unsigned PluginWork(unsigned rounds) {
+extern "C" __attribute__((visibility("default"))) unsigned PLUGIN_FUNCTION(unsigned rounds) {
   volatile unsigned sink = 0;
   for (unsigned i = 0; i < rounds; ++i) sink = sink + i;
   return sink;

@@ -221,13 +221,40 @@ int OpenAndClose(const std::string& directory) {
     for (int i = 0; i < 20; ++i) {
       void* library = dlopen((directory + "/plugin-" + std::to_string(i) + ".so").c_str(), RTLD_NOW);
       if (library == nullptr) std::exit(5);
-      const auto work = reinterpret_cast<unsigned (*)(unsigned)>(dlsym(library, "PluginWork"));
+      const auto work = reinterpret_cast<unsigned (*)(unsigned)>(dlsym(library, "PluginOne"));
       right = right && work != nullptr && work(20'000) == 199'990'000;
       dlclose(library);
     }
   });
   allocating.join();
   return right ? 0 : 1;
+}
+
+using PluginFunction = unsigned (*)(unsigned);
+__attribute__((noinline)) unsigned CallOne(PluginFunction function) { return function(30'000'000) + 1; }
+__attribute__((noinline)) unsigned CallTwo(PluginFunction function) { return function(10'000'000) + 2; }
+
+// Two libraries in turn at one address; three parts of four of the time are PluginOne's. Prints the true
+// share. Exit code 1: they were not at one address.
+int SameAddress(const std::string& directory) {
+  PluginFunction first = nullptr;
+  std::uint64_t used[2] = {};
+  int elsewhere = 0;
+  for (int i = 0; i < 100; ++i) {
+    for (const bool one : {true, false}) {
+      void* library = dlopen((directory + (one ? "/libPluginOne.so" : "/libPluginTwo.so")).c_str(), RTLD_NOW);
+      if (library == nullptr) return 5;
+      const auto function = reinterpret_cast<PluginFunction>(dlsym(library, one ? "PluginOne" : "PluginTwo"));
+      if (first == nullptr) first = function;
+      elsewhere += function != first;
+      const std::uint64_t begin = ClockNs(CLOCK_THREAD_CPUTIME_ID);
+      one ? CallOne(function) : CallTwo(function);
+      used[one ? 0 : 1] += ClockNs(CLOCK_THREAD_CPUTIME_ID) - begin;
+      dlclose(library);
+    }
+  }
+  std::printf("%f\n", static_cast<double>(used[0]) / static_cast<double>(used[0] + used[1]));
+  return elsewhere > 100 ? 1 : 0;
 }
 
 // Closes all descriptors, as daemons do, and uses their numbers for files of its own. Exit code: how many of
@@ -277,6 +304,7 @@ int main(int argc, char** argv) {
   if (what == "allocate") return InThreads(16, 100, Allocate), 0;
   if (what == "throw") return InThreads(4, 300, ThrowAndTrace), 0;
   if (what == "open-and-close") return OpenAndClose(argv[2]);
+  if (what == "same-address") return SameAddress(argv[2]);
   if (what == "close-all") return CloseAll(argv[2]);
   if (what == "end") return End(argv[2]);
   return 2;
