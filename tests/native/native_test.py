@@ -59,10 +59,13 @@ class NativeTest(unittest.TestCase):
         self.assertEqual(expected, recorded + dropped + suppressed)
         self.assertEqual(recorded, len(trace.samples))
 
-    # 99 %, but for a sample or two right after a library was loaded.
+    # 99 %, but for samples right after a library was loaded: how many these are depends on how soon the collector gets a
+    # processor, mostly one or two.
     def check_complete(self, trace):
-        incomplete = len(trace.samples) - stops(trace)["complete"]
-        self.assertLessEqual(incomplete, 3 + 0.01 * len(trace.samples), stops(trace))
+        found = stops(trace)
+        incomplete = len(trace.samples) - found["complete"] - found["unknown code"]
+        self.assertLessEqual(incomplete, 1 + 0.01 * len(trace.samples), found)
+        self.assertLessEqual(found["unknown code"], 3 + 0.05 * len(trace.samples), found)
 
     # Proves: A3, and go#35057: no process-wide timer that loses samples where many threads run.
     def test_split_over_sixteen_threads(self):
