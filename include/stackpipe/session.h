@@ -101,7 +101,8 @@ class Session {
   // at most beyond what the file system takes.
   void End();
   // The same, but waits `wait_ns` at most for what the session's own thread does: that may need a lock which
-  // the caller holds. False: it has not ended by then. May be called in signal handlers.
+  // the caller holds. False: it has not ended by then, and the session may never be destroyed. May be called
+  // in signal handlers.
   bool EndWithin(std::uint64_t wait_ns);
 
   // Samples that are in the file. After End.
