@@ -185,10 +185,11 @@ TEST(SamplerSignalTest, PassesForeignSignalsOnAndPutsTheDispositionBack) {
     ASSERT_TRUE(
         timer.Create(CLOCK_MONOTONIC, port::CurrentTid(), SIGPROF, reinterpret_cast<void*>(std::uintptr_t{2}))
             .ok());
-    timer.Arm(1'000'000, 0);
+    // Again and again: ThreadSanitizer holds signals back, and keeps but one of a number.
+    timer.Arm(1'300'000, 1'300'000);
     const std::uint64_t end = port::NowNs() + 2'000'000'000;
     while (foreign_signals < 2 && port::NowNs() < end) sink = sink + 1;
-    EXPECT_EQ(foreign_signals, 2);
+    EXPECT_GE(foreign_signals, 2);
     timer.Delete();
   }
   struct sigaction now {};
