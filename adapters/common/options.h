@@ -4,8 +4,7 @@
 // runtime passes on, such as Mono's --profile=stackpipe:...
 //
 //   environment         text        meaning
-//   STACKPIPE_OUTPUT    output=     the trace file (default: stackpipe-PID.nettrace). If it is there already,
-//   another
+//   STACKPIPE_OUTPUT    output=     the trace file (default: stackpipe-PID.nettrace). If it is there, another
 //                                   process of the same recording has it: PID is put into the name
 //   STACKPIPE_RATE      rate=       samples per second for each thread, 1 to 100000 (default 1000)
 //   STACKPIPE_MODE      mode=       cpu or wall (default cpu)

@@ -65,6 +65,9 @@ class PerfClock {
   bool Lost() const noexcept;
 
  private:
+  // Invariant: -1, or the number that Open gave, which is this clock's as long as the program leaves it
+  // alone. Pairs: Open and Close store it, under the sampler's lock or in a forked child; the handler of the
+  // thread loads it, and what it then does to a number that was closed meanwhile fails without harm.
   std::atomic<int> fd_{-1};
   std::uint64_t id_ = 0;  // the kernel's, of the event
 };

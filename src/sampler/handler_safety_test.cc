@@ -96,6 +96,30 @@ TEST(HandlerSafetyTest, TheHandlerAllocatesAndLocksNothing) {
   EXPECT_FALSE(seen.empty());
 }
 
+// The other clock; and walks that end in unknown code, for there are no tables: the handler tells so, once.
+TEST(HandlerSafetyTest, TheHandlerOfCpuTimeAllocatesAndLocksNothing) {
+  CodeMap code;
+  AotImages images(code);
+  NativeUnwinder native;
+  Sampler sampler({.period_ns = 100'000, .clock = TickClock::kThreadCpu, .ring_bytes = 1 << 20}, code, images,
+                  native);
+  sem_t wake;
+  sem_init(&wake, 0, 0);
+  ASSERT_TRUE(sampler.Start().ok());
+  ASSERT_TRUE(sampler.RegisterCurrentThread(nullptr).ok());
+  sampler.TellOfUnknownCode(&wake);
+  calls_in_handler = 0;
+  watched_handler_runs = &Sampler::HandlerRuns;
+  WorkNear(700'000'000);
+  watched_handler_runs = nullptr;
+  sampler.Stop();
+  EXPECT_GT(sampler.Records()[0]->expected.load(), 500u);
+  EXPECT_EQ(calls_in_handler, 0);
+  int told = 0;
+  sem_getvalue(&wake, &told);
+  EXPECT_EQ(told, 1);
+}
+
 // The stack that the handler uses, measured on an alternate stack that was painted.
 TEST(HandlerSafetyTest, TheHandlerUsesLittleStack) {
   constexpr std::size_t kSize = 64 * 1024;

@@ -7,7 +7,8 @@
 // thread that a tick finds asleep in a system call gets one last sample, its tick timer is stopped, and its
 // *wake* timer (of the thread's CPU clock) is set: that fires when the thread has run again, takes a sample
 // and starts the ticks. So a sleeping thread costs nothing, and is not woken again and again.
-// docs/design/sampling.md walks the races.
+// Where sleeps may not be interrupted (TickClock::kThreadCpu), one clock of the thread's CPU time ticks
+// instead. docs/design/sampling.md walks the races.
 //
 // What a sample stands for is worked out by the collector from the clocks that each sample carries.
 #ifndef STACKPIPE_SAMPLER_SAMPLER_H_

@@ -106,7 +106,8 @@ struct NativeUnwinder::Impl {
   mutable std::mutex objects_mutex;  // guards all below
   bool listed = false;               // counters and live are valid
   LoaderCounters counters;
-  std::uint64_t listed_after = 0;  // a time before the last listing
+  // The last listing was made between these times.
+  std::uint64_t listing_began = 0, listing_ended = 0;
   std::vector<std::unique_ptr<Object>> live;
   std::vector<std::unique_ptr<Object>> gone;  // newest last; without tables
   std::vector<std::unique_ptr<const UnwindSnapshot>> retired;
@@ -308,7 +309,7 @@ Status NativeUnwinder::Refresh(bool quiescent) {
   const bool nothing_unloaded = impl.listed && counters.subs == impl.counters.subs;
   const bool nothing_loaded = impl.listed && counters.adds == impl.counters.adds;
   // What is new lies where nothing was before, if nothing went; else something may have come and gone there.
-  const std::uint64_t new_since = !impl.listed ? 0 : nothing_unloaded ? impl.listed_after : after_listing;
+  const std::uint64_t new_since = !impl.listed ? 0 : nothing_unloaded ? impl.listing_ended : after_listing;
   const std::uint64_t first_new_id = impl.next_id;
   std::vector<std::unique_ptr<Object>> before = std::move(impl.live);
   impl.live.clear();
@@ -324,9 +325,10 @@ Status NativeUnwinder::Refresh(bool quiescent) {
   std::unique_ptr<Object> object = vdso != before.end() ? std::move(*vdso) : impl.LoadVdso();
   if (object != nullptr) impl.live.push_back(std::move(object));
   for (auto& left : before) {
-    if (left != nullptr) impl.Remember(std::move(left), nothing_loaded ? kForever : impl.listed_after);
+    if (left != nullptr) impl.Remember(std::move(left), nothing_loaded ? kForever : impl.listing_began);
   }
-  impl.listed_after = before_listing;
+  impl.listing_began = before_listing;
+  impl.listing_ended = after_listing;
   impl.TrimGone();
   impl.counters = counters;
   impl.listed = true;
