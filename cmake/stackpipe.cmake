@@ -26,6 +26,17 @@ function(stackpipe_library name)
   endif()
 endfunction()
 
+# stackpipe_adapter(NAME SOURCE...): what is loaded into other people's programs, to lib/stackpipe/. It sees include/ and
+# adapters/common/, and exports only what it marks.
+function(stackpipe_adapter name)
+  add_library(${name} MODULE ${ARGN} ${PROJECT_SOURCE_DIR}/adapters/common/options.cc)
+  target_include_directories(${name} PRIVATE ${PROJECT_SOURCE_DIR}/adapters)
+  target_compile_options(${name} PRIVATE -fno-exceptions -fno-rtti -ftls-model=initial-exec)
+  target_link_libraries(${name} PRIVATE stackpipe_session)
+  target_link_options(${name} PRIVATE -Wl,--exclude-libs,ALL)
+  set_target_properties(${name} PROPERTIES LIBRARY_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/lib/stackpipe)
+endfunction()
+
 # stackpipe_test(NAME SOURCE... [LIBS lib...] [LABELS label...]): a GoogleTest program, run by ctest as one test.
 function(stackpipe_test name)
   cmake_parse_arguments(arg "" "" "LIBS;LABELS" ${ARGN})
